@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from . import ops
 from .ir import Dim, Graph, Node, Tensor
 
+VOCAB_BLOCK = 1024  # ids a workgroup of block_max reduces
+SAMPLING_WORDS = 20  # u32 words of one slot's sampling record (kernels/core.py SAMPLING_DTYPE)
+MAX_BIAS = 64  # (id, f32 bits) pairs of logit bias a slot can hold
+
 
 @dataclass
 class GraphBuilder:
@@ -91,3 +95,22 @@ class GraphBuilder:
         y = self.temp(label, *a.shape)
         self.add_node("add", label, {"a": a, "b": b}, {"y": y})
         return y
+
+    def tail_greedy(self, logits: Tensor) -> None:
+        """First maximum of each row's logits, then the step row advances on the GPU."""
+        partials = self.temp("partials", "T", -(-int(logits.shape[-1]) // VOCAB_BLOCK) * 4)
+        self.add_node("block_max", "block_max", {"logits": logits}, {"partials": partials})
+        self.add_node("advance_greedy", "advance", {"partials": partials, "sampling": self.state("sampling", "B", SAMPLING_WORDS, dtype="u32")},
+                      {"out": self.state("out", "T", 4, dtype="u32")})
+
+    def tail_sampled(self, logits: Tensor, history: Tensor) -> None:
+        """Penalty, bias, mask, temperature, top-k, top-p, min-p and a seeded draw on the GPU, then the step row advances."""
+        vocab = int(logits.shape[-1])
+        sampling = self.state("sampling", "B", SAMPLING_WORDS, dtype="u32")
+        mask = self.state("mask", "B", -(-vocab // 32), dtype="u32")
+        bias = self.state("bias", "B", 2 * MAX_BIAS, dtype="u32")
+        partials = self.temp("partials", "T", -(-vocab // VOCAB_BLOCK) * 4)
+        self.add_node("penalize", "penalize", {"history": history, "sampling": sampling}, {"logits": logits})
+        self.add_node("block_max", "block_max", {"logits": logits, "sampling": sampling, "mask": mask, "bias": bias}, {"partials": partials})
+        self.add_node("advance_sampled", "advance", {"partials": partials, "logits": logits, "sampling": sampling, "mask": mask, "bias": bias},
+                      {"out": self.state("out", "T", 4, dtype="u32")})

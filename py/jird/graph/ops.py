@@ -111,11 +111,14 @@ OPS: Mapping[str, Op] = {
     # y = silu(gate) * up
     "swiglu": Op(("gate", "up"), ("y",), (), _same_shape),
     "add": Op(("a", "b"), ("y",), (), _same_shape),
-    # rows flagged wants_logits, in row order, gathered to the front: y [T, C]; the count and the row ids go to `picked`
-    "pick_rows": Op(("x",), ("y",), (), _fine),
-    # token choice and step advance: see kernels/sample.py and kernels/step.py
-    "sample": Op(("logits",), ("chosen",), (), _fine),
-    "advance": Op(("chosen",), (), (), _fine),
+    # in place: logits of ids in the slot's history window are penalised (once an id)
+    "penalize": Op(("history", "sampling"), ("logits",), (), _fine),
+    # per block of the vocabulary: (max logit, its lowest id, sum exp(logit - max), bad count); bias and token mask applied
+    "block_max": Op(("logits", "sampling?", "mask?", "bias?"), ("partials",), (), _fine),
+    # merges the partials, greedy: first maximum; sets done/bad, writes the out row, advances the step row
+    "advance_greedy": Op(("partials", "sampling"), ("out",), (), _fine),
+    # sampled: temperature, top-k, top-p, min-p, seeded draw over logits; then as advance_greedy
+    "advance_sampled": Op(("partials", "logits", "sampling", "mask?", "bias?"), ("out",), (), _fine),
 }
 
 

@@ -1,0 +1,1 @@
+"""Graph -> fuse -> split -> select -> place -> Plan: pure functions."""

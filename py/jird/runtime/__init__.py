@@ -1,0 +1,1 @@
+"""Devices and the executor: record once, replay each step."""
