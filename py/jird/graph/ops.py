@@ -108,6 +108,9 @@ OPS: Mapping[str, Op] = {
     "attention": Op(("q", "k_cache", "v_cache"), ("y",), ("heads", "kv_heads", "head_dim", "scale"), _check_attention),
     # rope_append + attention in one (decode: at most one row a slot)
     "attention_append": Op(("q", "k", "v", "cos", "sin"), ("y", "k_cache", "v_cache"), ("heads", "kv_heads", "head_dim", "scale", "pairing"), _check_attention),
+    # split keys: per (row, head, split) the running max, sum and weighted values; merge adds them up
+    "attention_partial": Op(("q", "k_cache", "v_cache"), ("partials",), ("heads", "kv_heads", "head_dim", "scale", "splits", "split_keys"), _fine),
+    "attention_merge": Op(("partials",), ("y",), ("heads", "head_dim", "splits", "split_keys"), _fine),
     # y = silu(gate) * up
     "swiglu": Op(("gate", "up"), ("y",), (), _same_shape),
     "add": Op(("a", "b"), ("y",), (), _same_shape),
