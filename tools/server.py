@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import sys
 import threading
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -60,13 +61,22 @@ class Site:
     report_file: Path | None = None
 
 
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request, client_address) -> None:
+        """A browser that is ended cuts its connections; that is no error here."""
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
 class Server:
     """A Site served on 127.0.0.1 by threads until close(); port 0 takes a free one."""
 
     def __init__(self, site: Site, port: int = 0, host: str = "127.0.0.1"):
         handler = type("SiteHandler", (Handler,), {"site": site, "report_lock": threading.Lock()})
-        self._http = ThreadingHTTPServer((host, port), handler)
-        self._http.daemon_threads = True
+        self._http = _Http((host, port), handler)
         self.url = f"http://{host}:{self._http.server_address[1]}/"
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         self._thread.start()
