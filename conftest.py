@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 
 import pytest
 
 from tools import browsers, jobs
 from tools import dist as dist_room
 from tools.server import Server, Site
-
 
 
 @pytest.fixture(scope="session")
