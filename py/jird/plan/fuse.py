@@ -88,8 +88,8 @@ def rope_and_append(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits
         rope_k = made.get(append.inputs["k"].name)
         if rope_k is None or rope_k.id in keep or len(graph.consumers(rope_k.outputs["y"])) != 1:
             continue
-        rope_q = next((n for n in made.values() if n is not rope_k and n.inputs["x"].root.name == rope_k.inputs["x"].root.name and n.id not in keep
-                       and n.id.rpartition(".")[0] == rope_k.id.rpartition(".")[0]), None)
+        scope = rope_k.id.rpartition(".")[0]
+        rope_q = next((n for n in made.values() if n is not rope_k and n.id.rpartition(".")[0] == scope and n.id not in keep), None)
         if rope_q is None or rope_q.attrs["pairing"] != rope_k.attrs["pairing"]:
             continue
         attrs = {"heads": rope_q.attrs["heads"], "kv_heads": rope_k.attrs["heads"], "head_dim": rope_k.attrs["head_dim"], "pairing": rope_k.attrs["pairing"]}
@@ -138,12 +138,24 @@ def split_attention(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits
     return Graph(graph.name, tuple(nodes), graph.outputs)
 
 
+def prune(graph: Graph) -> Graph:
+    """Drops nodes that write no state and whose results nobody reads (a prefill plan has no head, so half its last layer goes)."""
+    needed = {t.root.name for t in graph.outputs}
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        outputs = [t.root for t in node.outputs.values()]
+        if any(t.kind == "state" or t.name in needed for t in outputs):
+            kept.append(node)
+            needed.update(t.root.name for t in node.inputs.values())
+    return Graph(graph.name, tuple(reversed(kept)), graph.outputs)
+
+
 PASSES: dict[str, Callable[[Graph, Context, frozenset[str], Fits], Graph]] = {
     "rope_and_append": rope_and_append,
     "split_attention": split_attention,
     "append_into_attention": append_into_attention,
-    "swiglu_into_linear": swiglu_into_linear,
     "norm_into_linear": norm_into_linear,
+    "swiglu_into_linear": swiglu_into_linear,
     "add_into_linear": add_into_linear,
 }
 

@@ -1,0 +1,203 @@
+"""The Llama family: Llama 2 and 3, SmolLM2, Mistral, Qwen2 (bias on q, k, v). Pre-norm, rope, GQA, SwiGLU.
+
+Source: mirrors transformers LlamaForCausalLM and Qwen2ForCausalLM; GGUF keys of the archs `llama` and `qwen2`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping
+
+import numpy as np
+
+from ..errors import ModelNotSupported
+from ..graph.builder import GraphBuilder
+from ..graph.ir import Graph
+from .weightlist import ModelWeight
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3's frequency scaling, or plain linear scaling (kind "linear")."""
+
+    kind: str
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+
+@dataclass(frozen=True)
+class Config:
+    """vocab, layers, width C, ffn, heads H, kv_heads G, head_dim D, eps, rope theta, context, tied head, qkv bias, sliding window (0: none)."""
+
+    vocab: int
+    layers: int
+    width: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    rope_theta: float
+    context: int
+    is_tied: bool
+    has_qkv_bias: bool = False
+    has_out_bias: bool = False
+    window: int = 0
+    scaling: RopeScaling | None = None
+    is_permuted: bool = False
+
+    @classmethod
+    def from_hf(cls, raw: Mapping[str, Any]) -> "Config":
+        """From config.json. Raises: ModelNotSupported naming missing keys or a variant that is not built."""
+        needed = ("vocab_size", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "rms_norm_eps")
+        missing = [k for k in needed if k not in raw]
+        if missing:
+            raise ModelNotSupported(f"config.json of a {raw.get('model_type', 'llama')} model lacks {', '.join(missing)}")
+        if raw.get("hidden_act", "silu") != "silu":
+            raise ModelNotSupported(f"hidden_act {raw['hidden_act']!r}; the Llama family is built with silu")
+        if raw.get("mlp_bias"):
+            raise ModelNotSupported("mlp_bias is true; the Llama family is built without it")
+        is_qwen2 = raw.get("model_type") == "qwen2"
+        heads = int(raw["num_attention_heads"])
+        uses_window = raw.get("use_sliding_window", not is_qwen2)
+        rope = raw.get("rope_parameters") or {}
+        return cls(
+            vocab=int(raw["vocab_size"]), layers=int(raw["num_hidden_layers"]), width=int(raw["hidden_size"]), ffn=int(raw["intermediate_size"]),
+            heads=heads, kv_heads=int(raw.get("num_key_value_heads") or heads), head_dim=int(raw.get("head_dim") or raw["hidden_size"] // heads),
+            eps=float(raw["rms_norm_eps"]), rope_theta=float(raw.get("rope_theta") or rope.get("rope_theta") or 10000.0),
+            context=int(raw.get("max_position_embeddings", 2048)), is_tied=bool(raw.get("tie_word_embeddings", False)),
+            has_qkv_bias=bool(raw.get("attention_bias", is_qwen2)), has_out_bias=bool(raw.get("attention_bias", False)) and not is_qwen2,
+            window=int(raw.get("sliding_window") or 0) if uses_window else 0, scaling=_scaling_hf(raw.get("rope_scaling") or rope))
+
+    @classmethod
+    def from_gguf(cls, meta: Mapping[str, Any], tensors: Mapping[str, Any]) -> "Config":
+        """From GGUF metadata and the file's tensors (their presence says tied and biased).
+
+        Raises: ModelNotSupported naming missing keys.
+        """
+        arch = meta["general.architecture"]
+
+        def get(key: str, default: Any = None) -> Any:
+            value = meta.get(f"{arch}.{key}", default)
+            if value is None:
+                raise ModelNotSupported(f"GGUF metadata lacks {arch}.{key}")
+            return value
+
+        heads, width = int(get("attention.head_count")), int(get("embedding_length"))
+        vocab = int(meta.get(f"{arch}.vocab_size") or tensors["token_embd.weight"].shape[0])
+        return cls(
+            vocab=vocab, layers=int(get("block_count")), width=width, ffn=int(get("feed_forward_length")), heads=heads,
+            kv_heads=int(get("attention.head_count_kv", heads)), head_dim=int(get("attention.key_length", width // heads)),
+            eps=float(get("attention.layer_norm_rms_epsilon")), rope_theta=float(get("rope.freq_base", 10000.0)), context=int(get("context_length")),
+            is_tied="output.weight" not in tensors, has_qkv_bias="blk.0.attn_q.bias" in tensors, has_out_bias="blk.0.attn_output.bias" in tensors,
+            window=int(meta.get(f"{arch}.attention.sliding_window") or 0), scaling=_scaling_gguf(arch, meta), is_permuted=arch == "llama")
+
+
+def _scaling_hf(raw: Mapping[str, Any]) -> RopeScaling | None:
+    kind = raw.get("rope_type") or raw.get("type")
+    if kind in (None, "default"):
+        return None
+    if kind not in ("llama3", "linear"):
+        raise ModelNotSupported(f"rope scaling {kind!r}; the Llama family knows llama3 and linear")
+    return RopeScaling(kind, float(raw["factor"]), float(raw.get("low_freq_factor", 1.0)), float(raw.get("high_freq_factor", 4.0)),
+                       int(raw.get("original_max_position_embeddings", 8192)))
+
+
+def _scaling_gguf(arch: str, meta: Mapping[str, Any]) -> RopeScaling | None:
+    kind = meta.get(f"{arch}.rope.scaling.type")
+    if kind in (None, "none"):
+        return None
+    if kind != "linear":
+        raise ModelNotSupported(f"GGUF rope scaling {kind!r}; the Llama family knows linear and rope_freqs.weight")
+    return RopeScaling("linear", float(meta[f"{arch}.rope.scaling.factor"]))
+
+
+def inverse_frequencies(cfg: Config, factors: np.ndarray | None = None) -> np.ndarray:
+    """1 / theta^(2i/D), scaled. factors: GGUF's rope_freqs.weight [D/2], which carries Llama 3's scaling.
+
+    Shapes:  -> [D/2] f64
+    Source:  mirrors transformers _compute_llama3_parameters
+    """
+    inv = cfg.rope_theta ** (-np.arange(0, cfg.head_dim, 2, dtype=np.float64) / cfg.head_dim)
+    if factors is not None:
+        return inv / np.asarray(factors, np.float64)
+    s = cfg.scaling
+    if s is None:
+        return inv
+    if s.kind == "linear":
+        return inv / s.factor
+    wavelength = 2 * np.pi / inv
+    smooth = (s.original_context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
+    mixed = (1 - smooth) * inv / s.factor + smooth * inv
+    long, short = wavelength > s.original_context / s.low_freq_factor, wavelength < s.original_context / s.high_freq_factor
+    return np.where(long, inv / s.factor, np.where(short, inv, mixed))
+
+
+def rope_tables(cfg: Config, context: int, factors: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """Host-made cos and sin, in float64 and then rounded: {"rope.cos", "rope.sin"}, each [context, D/2] f32."""
+    angle = np.outer(np.arange(context, dtype=np.float64), inverse_frequencies(cfg, factors))
+    return {"rope.cos": np.cos(angle).astype(np.float32), "rope.sin": np.sin(angle).astype(np.float32)}
+
+
+def weights(cfg: Config) -> list[ModelWeight]:
+    """Every weight the graph names, with its HF and GGUF name."""
+    c, d = cfg.width, cfg.head_dim
+    out = [ModelWeight("embed_tokens.weight", "model.embed_tokens.weight", "token_embd.weight", (cfg.vocab, c)),
+           ModelWeight("norm.weight", "model.norm.weight", "output_norm.weight", (c,))]
+    if not cfg.is_tied:
+        out.append(ModelWeight("lm_head.weight", "lm_head.weight", "output.weight", (cfg.vocab, c)))
+    rows = [("input_layernorm", "input_layernorm", "attn_norm", (c,), 0), ("post_attention_layernorm", "post_attention_layernorm", "ffn_norm", (c,), 0),
+            ("o_proj", "self_attn.o_proj", "attn_output", (c, cfg.heads * d), 0), ("gate_proj", "mlp.gate_proj", "ffn_gate", (cfg.ffn, c), 0),
+            ("up_proj", "mlp.up_proj", "ffn_up", (cfg.ffn, c), 0), ("down_proj", "mlp.down_proj", "ffn_down", (c, cfg.ffn), 0)]
+    for name, gguf, heads in (("q_proj", "attn_q", cfg.heads), ("k_proj", "attn_k", cfg.kv_heads), ("v_proj", "attn_v", cfg.kv_heads)):
+        rows.append((name, f"self_attn.{name}", gguf, (heads * d, c), d if cfg.is_permuted and name != "v_proj" else 0))
+    for i in range(cfg.layers):
+        for name, hf, gguf, shape, unpermute in rows:
+            out.append(ModelWeight(f"layers.{i}.{name}.weight", f"model.layers.{i}.{hf}.weight", f"blk.{i}.{gguf}.weight", shape, unpermute))
+            has_bias = cfg.has_qkv_bias if name in ("q_proj", "k_proj", "v_proj") else cfg.has_out_bias and name == "o_proj"
+            if has_bias:
+                out.append(ModelWeight(f"layers.{i}.{name}.bias", f"model.layers.{i}.{hf}.bias", f"blk.{i}.{gguf}.bias", shape[:1], unpermute))
+    return out
+
+
+def graph(cfg: Config, *, head: bool, sampled: bool = False, name: str = "llama") -> Graph:
+    """The text graph. head: final norm, logits and the token choice (decode); without it only the caches are filled (prefill).
+
+    sampled: the sampled tail instead of the greedy one.
+    """
+    g = GraphBuilder(name)
+    history = g.state("history", "B", "S", dtype="u32")
+    cos, sin = g.input("rope.cos", "S", cfg.head_dim // 2), g.input("rope.sin", "S", cfg.head_dim // 2)
+    table = g.weight("embed_tokens.weight", cfg.vocab, cfg.width)
+    x = g.embed(table, history)
+    for i in range(cfg.layers):
+        with g.scope(f"layers.{i}"):
+            x = _layer(g, x, cfg, cos, sin)
+    if not head:
+        return g.build()
+    x = g.rms_norm(x, "norm", cfg.eps)
+    logits = g.linear(x, "lm_head", cfg.vocab, weight=table if cfg.is_tied else None)
+    if sampled:
+        g.tail_sampled(logits, history)
+    else:
+        g.tail_greedy(logits)
+    return g.build(logits)
+
+
+def _layer(g: GraphBuilder, x, cfg: Config, cos, sin):
+    d, kv_width = cfg.head_dim, cfg.kv_heads * cfg.head_dim
+    k_cache, v_cache = (g.state(n, "B", "S", kv_width) for n in ("k_cache", "v_cache"))
+    h = g.rms_norm(x, "input_layernorm", cfg.eps)
+    q = g.linear(h, "q_proj", cfg.heads * d, bias=cfg.has_qkv_bias)
+    k = g.linear(h, "k_proj", kv_width, bias=cfg.has_qkv_bias)
+    v = g.linear(h, "v_proj", kv_width, bias=cfg.has_qkv_bias)
+    q = g.rope(q, "rope_q", cos, sin, heads=cfg.heads, head_dim=d)
+    k = g.rope(k, "rope_k", cos, sin, heads=cfg.kv_heads, head_dim=d)
+    g.kv_append(k, v, k_cache, v_cache, kv_heads=cfg.kv_heads, head_dim=d)
+    a = g.attention(q, k_cache, v_cache, heads=cfg.heads, kv_heads=cfg.kv_heads, head_dim=d, scale=d ** -0.5, window=cfg.window)
+    x = g.add(x, g.linear(a, "o_proj", cfg.width, bias=cfg.has_out_bias), "attention_out")
+    h = g.rms_norm(x, "post_attention_layernorm", cfg.eps)
+    h = g.swiglu(g.linear(h, "gate_proj", cfg.ffn), g.linear(h, "up_proj", cfg.ffn))
+    return g.add(x, g.linear(h, "down_proj", cfg.width), "mlp_out")

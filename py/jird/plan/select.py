@@ -1,0 +1,81 @@
+"""Which kernel variant runs a node: from rows, formats, limits, features, and what passed its self-test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from .. import kernels
+from ..errors import KernelFailed
+from ..graph.ir import Node
+from ..kernels import core, wgsl
+from .context import Context
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A node's kernel: everything the executor needs but the buffers."""
+
+    kernel: core.Kernel
+    variant: core.Variant
+    consts: tuple[tuple[str, Any], ...]
+    params: tuple[tuple[str, Any], ...]
+    shader: wgsl.Shader
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        return self.kernel.grid(core.namespace(dict(self.params)), core.const_values(self.shader, dict(self.consts)))
+
+
+@lru_cache(maxsize=1024)
+def joined(path: str, consts: tuple[tuple[str, Any], ...]) -> wgsl.Shader:
+    return wgsl.join(path, dict(consts))
+
+
+def device_consts(path: str, consts: dict[str, Any], subgroup_sizes: tuple[int, int]) -> dict[str, Any]:
+    """`consts` plus SUBGROUP where the shader has it: the smallest subgroup size of the adapter."""
+    if subgroup_sizes[0] and consts.get("REDUCE") == "subgroup":
+        return {**consts, "SUBGROUP": subgroup_sizes[0]}
+    return consts
+
+
+def choose(node: Node, ctx: Context) -> Choice | None:
+    """The first kernel variant that can serve `node`: those made for this kind of adapter first."""
+    kernels.load_all()
+    liked = "software" if ctx.is_software else "gpu"
+    rank = {liked: 0, "any": 1}
+    offered = [(k, v) for k in core.kernels_for(node.op) for v in k.variants]
+    for kernel, variant in sorted(offered, key=lambda kv: rank.get(kv[1].prefer, 2)):
+        choice = _try(kernel, variant, node, ctx)
+        if choice is not None:
+            return choice
+    return None
+
+
+def select(node: Node, ctx: Context) -> Choice:
+    """As `choose`. Raises: KernelFailed naming the node and what was tried when nothing serves it."""
+    choice = choose(node, ctx)
+    if choice is None:
+        tried = [k.path for k in core.kernels_for(node.op)]
+        formats = {s: ctx.format(t) for s, t in node.inputs.items() if t.kind == "weight"}
+        raise KernelFailed(f"{node.describe()}: no kernel of {tried} serves {ctx.rows} rows, {formats}, features {sorted(ctx.features)}, "
+                           f"{ctx.limits.storage_buffers} storage buffers, failed self-tests {sorted(ctx.failed)}")
+    return choice
+
+
+def _try(kernel: core.Kernel, variant: core.Variant, node: Node, ctx: Context) -> Choice | None:
+    if not set(variant.features) <= ctx.features or (kernel.path, variant.name) in ctx.failed:
+        return None
+    if any(t.base is not None and s not in kernel.strided for s, t in node.inputs.items()):
+        return None
+    lowered = kernel.lower(node, ctx, variant)
+    if lowered is None:
+        return None
+    consts = device_consts(kernel.path, {**variant.consts, **lowered.consts}, ctx.subgroup_sizes)
+    frozen = tuple(sorted(consts.items()))
+    shader = joined(kernel.path, frozen)
+    x, y, z = wgsl.workgroup_size(shader)
+    if shader.storage_buffers > ctx.limits.storage_buffers or x * y * z > ctx.limits.invocations:
+        return None
+    return Choice(kernel, variant, frozen, tuple(sorted(lowered.params.items())), shader)
