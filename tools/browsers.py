@@ -119,9 +119,7 @@ class Browser:
             command = firefox_command(exe, profile)
         with open(self._log, "wb") as log:
             try:
-                self._process = subprocess.Popen(
-                    [*command, url], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-                )
+                self._process = subprocess.Popen([*command, url], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
             except OSError as error:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 raise BuildError(f"{self.name} cannot be started ({error.strerror}).") from None

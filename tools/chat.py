@@ -50,9 +50,7 @@ def job_model(name: str) -> tuple[dict, dict[str, Path]]:
     if path.is_file():
         return entry | {"url": f"local/{mount}", "bytes": path.stat().st_size}, {mount: path.resolve()}
     if path.is_dir():
-        files = {
-            p.name: p.stat().st_size for p in sorted(path.iterdir()) if p.is_file() and p.suffix in CHECKPOINT_SUFFIXES
-        }
+        files = {p.name: p.stat().st_size for p in sorted(path.iterdir()) if p.is_file() and p.suffix in CHECKPOINT_SUFFIXES}
         if not files:
             raise BuildError(f"{path} holds no checkpoint: no .json, .safetensors or .gguf file is in it.")
         return entry | {"url": f"local/{mount}/", "files": files, "bytes": sum(files.values())}, {mount: path.resolve()}

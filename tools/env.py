@@ -14,6 +14,12 @@ VENV = ROOT / ".venv"
 CACHE = ROOT / ".cache"
 DIST = ROOT / "dist"
 
+NO_CONNECTION = re.compile(
+    r"E(CONNREFUSED|CONNRESET|NOTFOUND|AI_AGAIN|TIMEDOUT|NETUNREACH|HOSTUNREACH)\b|Connection refused|timed out"
+    r"|Name or service not known|Temporary failure in name resolution|Network is unreachable|No route to host"
+    r"|nodename nor servname provided|getaddrinfo failed|Failed to establish a new connection|Temporary failure resolving"
+)
+
 
 class BuildError(Exception):
     """What could not be had or done, as a sentence for the person at the terminal."""
@@ -29,7 +35,7 @@ def version() -> str:
     text = (ROOT / "py/jird/__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
     if not found:
-        raise BuildError("py/jird/__init__.py has no line __version__ = \"...\"")
+        raise BuildError('py/jird/__init__.py has no line __version__ = "..."')
     return found.group(1)
 
 
@@ -71,7 +77,7 @@ def apt_install(packages: list[str]) -> None:
     install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
     done = subprocess.run(install, env=env, capture_output=True, text=True)
     if done.returncode != 0:
-        reason = last_line(done.stderr or update.stderr)
+        reason = error_line(done.stderr + update.stderr)
         raise BuildError(f"Debian's {', '.join(packages)} could not be had from apt ({reason}).")
 
 
@@ -100,6 +106,9 @@ def last_line(text: str) -> str:
 
 
 def error_line(text: str) -> str:
-    """The line of pip's or npm's output that says why: the last one with 'error' in it, else the last."""
-    lines = [line.strip() for line in text.splitlines() if "error" in line.lower()]
-    return last_line("\n".join(lines) or text)
+    """What pip's or npm's output says went wrong: that nothing could be reached, else its last line with 'error'."""
+    lines = [line.strip() for line in text.splitlines()]
+    unreachable = [found for line in lines if (found := NO_CONNECTION.search(line))]
+    if unreachable:
+        return f"no connection: {unreachable[-1].group()}"
+    return last_line("\n".join(line for line in lines if "error" in line.lower()) or text)

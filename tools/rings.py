@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools import browsers, pins
 from tools import dist as dist_room
-from tools.env import ROOT, BuildError, apt_install, last_line, pip_install, python, say
+from tools.env import ROOT, BuildError, apt_install, error_line, pip_install, python, say
 
 LAVAPIPE = ("/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d")
 
@@ -59,7 +59,7 @@ def install_browsers() -> None:
         say("playwright install chromium")
         done = subprocess.run([str(python()), "-m", "playwright", "install", "chromium"], capture_output=True, text=True)
         if done.returncode != 0:
-            raise BuildError(f"Chromium could not be had from Playwright ({last_line(done.stderr)}).")
+            raise BuildError(f"Chromium could not be had from Playwright ({error_line(done.stderr)}).")
     if browsers.find("firefox") is None:
         say("no Firefox is here: the tests that need it are skipped")
 

@@ -78,7 +78,7 @@ class Server:
         handler = type("SiteHandler", (Handler,), {"site": site, "report_lock": threading.Lock()})
         self._http = _Http((host, port), handler)
         self.url = f"http://{host}:{self._http.server_address[1]}/"
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
