@@ -185,6 +185,11 @@ def steps(rows: list[dict]) -> np.ndarray:
     return out
 
 
+def is_idle(row) -> bool:
+    """A step row that must write no state (include/step.wgsl has the same)."""
+    return bool(int(row["flags"]) & (DONE | MASKED))
+
+
 def grid2d(count: int, limit: int = 65535) -> tuple[int, int, int]:
     """A grid of at least `count` workgroups with no side past `limit`: index = wg.y * num_workgroups.x + wg.x."""
     if count <= limit:
