@@ -23,7 +23,8 @@ class _Slot:
 def pool_temps(graph: Graph, ctx: Context) -> tuple[dict[str, int], tuple[int, ...]]:
     """Temp name -> pool buffer, and the buffers' bytes: a buffer is used again when its last reader has run.
 
-    Best fit among the free ones; a free one grows rather than a new one being made.
+    Best fit among the free ones; a free one grows rather than a new one being made. Largest first, so that the pools of
+    several plans share buffers.
     """
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -51,7 +52,8 @@ def pool_temps(graph: Graph, ctx: Context) -> tuple[dict[str, int], tuple[int, .
             slots.append(_Slot(sizes[name], 0))
         slots[j].free_after = last[name]
         where[name] = j
-    return where, tuple(s.nbytes for s in slots)
+    order = sorted(range(len(slots)), key=lambda j: -slots[j].nbytes)
+    return {name: order.index(j) for name, j in where.items()}, tuple(slots[j].nbytes for j in order)
 
 
 def place(graph: Graph, choices: list[Choice], ctx: Context, sources: dict[str, tuple[str, ...]], source_rows: dict[str, int]) -> Plan:

@@ -1,0 +1,1 @@
+"""One task, end to end: load a model, generate from it."""

@@ -1,0 +1,141 @@
+"""load_engine: checkpoint -> plans -> self-test -> buffers -> weights -> Engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, Callable, Mapping
+
+import numpy as np
+
+from ..errors import BadCheckpoint, KernelFailed, ModelNotSupported
+from ..runtime.device import Device
+from ..runtime.executor import ModelBuffers, weight_specs
+from ..runtime.selftest import self_test
+from ..text.gguf_tokenizer import spec_from_gguf
+from ..text.tokenizer import TokenizerSpec, make_tokenizer
+from ..weights.checkpoint import Checkpoint, Source
+from ..weights.gguf import read_gguf
+from ..weights.load import WeightPart, load_weights
+from ..weights.safetensors import read_safetensors
+from .engine import Engine
+from .model import Model, PlanSet, model_of, plans_of
+from .options import Cancel, EngineOptions, LoadProgress
+
+Progress = Callable[[LoadProgress], None]
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """The files that stand beside a safetensors checkpoint: config.json and the tokenizer's spec."""
+
+    config: Mapping[str, Any]
+    spec: TokenizerSpec
+
+
+async def read_checkpoint(source: Source) -> Checkpoint:
+    """The header of a GGUF or safetensors file, told apart by its first bytes.
+
+    Raises: BadCheckpoint when it is neither.
+    """
+    magic = await source.read(0, min(16, source.size))
+    if magic[:4] == b"GGUF" or magic.lstrip()[:1] == b"<" or len(magic) < 16:
+        return await read_gguf(source)
+    if magic[8:9] == b"{":
+        return await read_safetensors(source)
+    raise BadCheckpoint(f"the file begins with {magic[:8]!r}; neither GGUF nor safetensors")
+
+
+async def load_engine(device: Device, source: Source, options: EngineOptions = EngineOptions(), progress: Progress = lambda p: None,
+                      cancel: Cancel | None = None, sidecar: Sidecar | None = None, is_tested: bool = False) -> Engine:
+    """Loads a model onto a device and returns what generates from it.
+
+    is_tested: the caller knows that this device passed the self-test of these kernels (same adapter, browser and version)
+    Raises: BadCheckpoint, ModelNotSupported, KernelFailed, OutOfMemory, Aborted, FetchFailed; nothing is left on the device.
+    """
+    cancel = cancel or Cancel()
+    progress(LoadProgress("header", 0, 1))
+    checkpoint = await read_checkpoint(source)
+    model = model_of(checkpoint, sidecar.config if sidecar else None)
+    spec = sidecar.spec if sidecar else spec_from_gguf(dict(checkpoint.meta))
+    if spec.vocab_size > model.config.vocab:
+        raise BadCheckpoint(f"the tokenizer has {spec.vocab_size} tokens, the model's table {model.config.vocab} rows; ids past the table cannot be looked up")
+    tokenizer = make_tokenizer(spec)
+    cancel.check()
+    progress(LoadProgress("plan", 0, 1))
+    planset, timings = await tested_plans(device, model, options, progress, is_tested)
+    cancel.check()
+    factors = await _rope_factors(source, checkpoint)
+    context = min(options.context, model.config.context)
+    buffers = ModelBuffers(device)
+    await buffers.allocate(planset.plans, planset.steps)
+    try:
+        for name, table in model.family.rope_tables(model.config, context, factors).items():
+            device.write(buffers.states[name], 0, np.ascontiguousarray(table))
+        started = perf_counter()
+        where = {tuple(key.split("#")): b for key, b in buffers.weights.items()}
+        await load_weights(device, source, checkpoint, weight_parts(model, planset), where,
+                           progress=lambda done, total: progress(LoadProgress("weights", done, total)), cancel=cancel)
+        timings["weights_ms"] = (perf_counter() - started) * 1e3
+        engine = Engine(device, model, planset, buffers, replace(options, context=context), spec, tokenizer, timings)
+        await engine.warm_up(lambda done, total: progress(LoadProgress("pipelines", done, total)))
+    except BaseException:
+        buffers.destroy()
+        raise
+    progress(LoadProgress("ready", 1, 1))
+    return engine
+
+
+async def tested_plans(device: Device, model: Model, options: EngineOptions, progress: Progress, is_tested: bool) -> tuple[PlanSet, dict[str, float]]:
+    """The plans, every kernel variant in them checked on the device; a failing variant is replaced by its twin.
+
+    Raises: KernelFailed when no twin is left.
+    """
+    failed: frozenset[tuple[str, str]] = frozenset()
+    passed: set = set()
+    timings: dict[str, float] = {}
+    while True:
+        started = perf_counter()
+        planset = plans_of(model, device.info, options, failed)
+        timings["plan_ms"] = (perf_counter() - started) * 1e3
+        variants = list(dict.fromkeys((s.kernel, s.variant, s.consts) for p in planset.plans.values() for s in p.steps))
+        todo = [v for v in variants if v not in passed]
+        if is_tested or device.info.dialect == "numpy" or not todo:
+            return planset, timings
+        started = perf_counter()
+        progress(LoadProgress("selftest", 0, len(todo)))
+        failures = await self_test(device, todo)
+        timings["selftest_ms"] = timings.get("selftest_ms", 0.0) + (perf_counter() - started) * 1e3
+        progress(LoadProgress("selftest", len(todo), len(todo)))
+        passed.update(todo)
+        if not failures:
+            return planset, timings
+        bad = frozenset((f.kernel, f.variant) for f in failures)
+        if bad <= failed:
+            raise KernelFailed(f"the self-test fails on this GPU: {failures[0]}")
+        failed |= bad
+
+
+def weight_parts(model: Model, planset: PlanSet) -> list[WeightPart]:
+    """Which rows of which plan weight each tensor of the file fills."""
+    by_name = {w.name: w for w in model.weights}
+    parts = []
+    for spec in weight_specs(planset.plans):
+        row = 0
+        for name, rows in spec.sources:
+            w = by_name[name]
+            parts.append(WeightPart(weight=spec.name, source=model.source_name(w), row=row, rows=rows, columns=spec.columns, format=spec.format,
+                                    transform="unpermute_rope" if w.unpermute else "", head_dim=w.unpermute))
+            row += rows
+        assert row == spec.rows, f"weight {spec.name} has {spec.rows} rows, its sources fill {row}"
+    return parts
+
+
+async def _rope_factors(source: Source, checkpoint: Checkpoint) -> np.ndarray | None:
+    """GGUF's rope_freqs.weight [D/2], where the file carries it."""
+    info = checkpoint.tensors.get("rope_freqs.weight")
+    if info is None:
+        return None
+    if info.type != "F32":
+        raise ModelNotSupported(f"rope_freqs.weight is {info.type}; F32 is expected")
+    return np.frombuffer(await source.read(info.offset, info.nbytes), "<f4")

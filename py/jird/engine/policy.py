@@ -1,0 +1,44 @@
+"""SubmitPolicy: how much is submitted at once and kept in flight. Data, from measured step times (AMENDMENTS 12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from ..runtime.device import DeviceInfo
+from .options import EngineOptions
+
+FLIGHT_MS = 8.0  # work kept in flight hides a page's 3.3 ms readback
+MAX_SUBMIT_MS = 100.0  # Windows resets a GPU after 2 s of one submit
+MAX_IN_FLIGHT = 8
+
+
+@dataclass(frozen=True)
+class SubmitPolicy:
+    """in_flight: decode steps submitted before the first is read; most_rows: prompt rows in one submit.
+
+    is_fixed: the caller chose in_flight; step_ms: smoothed measured time of a step.
+    """
+
+    in_flight: int
+    is_fixed: bool
+    most_rows: int
+    step_ms: float = 0.0
+
+    def chunk(self, rows_of: list[int], left: int) -> int:
+        """Rows of the prefill plan to take for `left` tokens: the smallest that holds them, or the largest allowed."""
+        allowed = [r for r in rows_of if r <= self.most_rows] or rows_of[:1]
+        return next((r for r in allowed if r >= left), allowed[-1])
+
+    def measured(self, step_ms: float) -> "SubmitPolicy":
+        """The policy after a step took step_ms (wall clock, in the pipeline)."""
+        smooth = step_ms if not self.step_ms else 0.8 * self.step_ms + 0.2 * step_ms
+        if self.is_fixed:
+            return replace(self, step_ms=smooth)
+        return replace(self, step_ms=smooth, in_flight=max(1, min(MAX_IN_FLIGHT, ceil(FLIGHT_MS / max(smooth, 1e-3)))))
+
+
+def policy_for(info: DeviceInfo, options: EngineOptions) -> SubmitPolicy:
+    """Where a device starts: software adapters one step at a time, GPUs with four in flight."""
+    start = options.in_flight or (1 if info.is_software else 4)
+    return SubmitPolicy(start, options.in_flight > 0, 64 if info.is_software else 512)

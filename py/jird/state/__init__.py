@@ -1,0 +1,1 @@
+"""What outlives a step: KV slots (contiguous), later paged and recurrent pools."""
