@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Protocol
 
+from ..errors import BadCheckpoint
+
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -38,8 +40,8 @@ class Checkpoint:
 
     kind: str
     architecture: str
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    tensors: Mapping[str, TensorInfo] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    tensors: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
 
 
 class Source(Protocol):
@@ -59,3 +61,20 @@ class Source(Protocol):
         nbytes need not be a multiple of 4: zeros fill the last word. In a browser the bytes go store -> JS -> GPU and never
         enter the wasm heap. Raises as `read`.
         """
+
+
+def refuse_text(head: bytes, expected: str) -> None:
+    """Names what stands in place of a checkpoint when its first bytes are text.
+
+    Raises: BadCheckpoint for an HTML page, a Git LFS pointer, JSON or plain text
+    """
+    text = head[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if text.startswith((b"<!doctype", b"<html", b"<head", b"<?xml")):
+        found = "an HTML page (often a server's error page)"
+    elif text.startswith(b"version https://git-lfs"):
+        found = "a Git LFS pointer, not the file it points to"
+    elif text.startswith((b"{", b"[")):
+        found = "JSON"
+    else:
+        return
+    raise BadCheckpoint(f"{expected} was expected, found {found}: {bytes(head[:60])!r}")

@@ -1,0 +1,79 @@
+"""Safetensors headers: files of the safetensors package read the same; bad ones are refused with their numbers."""
+
+import asyncio
+import json
+import struct
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from jird.errors import BadCheckpoint, ModelNotSupported
+from jird.weights.safetensors import read_safetensors
+
+
+class Bytes:
+    def __init__(self, data):
+        self.data, self.size = data, len(data)
+
+    async def read(self, offset, nbytes):
+        assert offset + nbytes <= self.size
+        return self.data[offset: offset + nbytes]
+
+
+def read(data):
+    return asyncio.run(read_safetensors(Bytes(data)))
+
+
+def file(header, data=b""):
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(raw)) + raw + data
+
+
+def entry(dtype="F32", shape=(2,), begin=0, end=8):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+
+def test_files_of_the_safetensors_package_read_the_same():
+    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.arange(3, dtype=np.float16), "scalar": np.array(7, np.int64)}
+    data = save(arrays, {"format": "pt"})
+    checkpoint = read(data)
+    assert checkpoint.kind == "safetensors" and checkpoint.meta == {"format": "pt"}
+    for name, a in arrays.items():
+        info = checkpoint.tensors[name]
+        assert info.shape == a.shape and data[info.offset: info.offset + info.nbytes] == a.tobytes()
+    assert [checkpoint.tensors[n].type for n in arrays] == ["F32", "F16", "I64"]
+    assert checkpoint.tensors["scalar"].rows == checkpoint.tensors["scalar"].columns == 1
+
+
+def test_a_padded_header_and_an_empty_file_of_tensors_read():
+    assert read(file(b'{"t":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}   ', bytes(2))).tensors["t"].type == "BF16"
+    assert read(file({})).tensors == {}
+
+
+@pytest.mark.parametrize("broken, words", [
+    (b"<html><body>404</body></html>", "HTML page"),
+    (b"", "at least 10 bytes"),
+    (struct.pack("<Q", 1 << 40) + b"{}", "announces 1099511627776 bytes"),
+    (file(b"[]  "), "starts with"),
+    (file(b'{"a": '), "not JSON"),
+    (file(b"{" + b'"a":{' * 5000), "not JSON"),
+    (file(b'{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', bytes(8)), "t twice"),
+    (file({"t": {"dtype": "F32"}}), "lacks"),
+    (file({"t": entry(shape=(-2, -1))}, bytes(8)), "whole numbers"),
+    (file({"t": entry(shape=(2.0,))}, bytes(8)), "whole numbers"),
+    (file({"t": entry(end=12)}, bytes(12)), "needs 8 bytes"),
+    (file({"t": entry()}, bytes(7)), "the file ends at"),
+    (file({"t": entry()}, bytes(9)), "the last tensor ends"),
+    (file({"t": entry(begin=4, end=12)}, bytes(12)), "no gap or overlap"),
+    (file({"t": entry(), "u": entry()}, bytes(8)), "no gap or overlap"),
+    (file({"__metadata__": [1]}), "__metadata__"),
+])
+def test_a_file_that_is_not_what_it_says_is_refused(broken, words):
+    with pytest.raises(BadCheckpoint, match=words):
+        read(broken)
+
+
+def test_an_unknown_element_type_is_named():
+    with pytest.raises(ModelNotSupported, match="t has type F4"):
+        read(file({"t": entry("F4")}, bytes(8)))
