@@ -1,0 +1,1 @@
+"""The page's side of Python: messages in, engine calls, messages out."""

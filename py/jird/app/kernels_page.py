@@ -1,0 +1,68 @@
+"""kernels.html: every kernel case on the page's GPU, messages out. The page sends one {op: "kernels", limits, only}."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import js
+from pyodide.ffi import create_proxy
+
+from ..errors import JirdError
+from ..runtime.device_web import WebDevice, js_obj, open_device
+from ..runtime.selftest import Result, all_kernels, lacks, run_case
+
+TOGETHER = 8  # cases in flight: compiling and reading back overlap
+
+
+async def main() -> None:
+    """Sets the worker's onmessage; the proxy lives as long as the worker."""
+    js.self.onmessage = create_proxy(_on_message)
+
+
+async def _on_message(event) -> None:
+    try:
+        await _run(str(event.data.limits), str(event.data.only))
+    except JirdError as error:
+        _post({"ev": "error", "done": True, "code": error.code, "message": str(error), "hint": error.hint})
+    except Exception as error:
+        _post({"ev": "error", "done": True, "code": "error", "message": f"{type(error).__name__}: {error}", "hint": ""})
+        raise
+
+
+async def _run(limits: str, only: str) -> None:
+    device = await open_device(limits)
+    adapter = f"{device.info.name} ({device.info.dialect}, {', '.join(sorted(device.info.features)) or 'no features'})"
+    _post({"ev": "progress", "stage": f"kernels on {adapter}"})
+    todo = [(kernel, variant, index) for kernel in all_kernels().values() if kernel.path.startswith(only)
+            for variant in kernel.variants for index in range(len(kernel.cases))]
+    results: list[Result | None] = []
+    feed = iter(todo)
+
+    async def work() -> None:
+        for kernel, variant, index in feed:
+            results.append(await _one(device, kernel, variant, index))
+
+    await asyncio.gather(*(work() for _ in range(TOGETHER)))
+    device.close()
+    ran = [r for r in results if r is not None]
+    failures = [f"{r.kernel} {r.variant}-{r.case}: {r.detail}" for r in ran if not r.ok]
+    _post({"ev": "result", "done": True, "passed": len(ran) - len(failures), "failed": len(failures), "skipped": len(results) - len(ran),
+           "adapter": adapter, "failures": failures})
+
+
+async def _one(device: WebDevice, kernel, variant, index: int) -> Result | None:
+    case = kernel.cases[index]
+    missing = lacks(kernel, variant, case, device.info)
+    if missing:
+        _post({"ev": "skip", "kernel": kernel.path, "variant": variant.name, "case": f"{variant.name}-{index}", "message": missing})
+        return None
+    result = await run_case(device, kernel, variant, case, index=index)
+    message = {"message": result.detail} if not result.ok else {}
+    _post({"ev": "case", "kernel": kernel.path, "variant": variant.name, "case": f"{variant.name}-{index}", "ok": result.ok,
+           "max_err": result.max_err if math.isfinite(result.max_err) else None, **message})
+    return result
+
+
+def _post(message: dict) -> None:
+    js.self.postMessage(js_obj(message))

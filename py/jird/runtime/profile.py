@@ -1,0 +1,27 @@
+"""GPU time by dispatch, where the device has timestamp queries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .device import Device
+
+
+async def profile(device: Device, recording: Any) -> list[tuple[str, float]]:
+    """(label, us) of every dispatch of a recording, in order; each runs in a pass of its own, so the sum is above a step's time.
+
+    Raises: ValueError when the device has no timestamp queries; DeviceLost.
+    """
+    if "timestamp" not in device.info.features:
+        raise ValueError(f"{device.info.name} has no timestamp queries; profiles need them")
+    return await device.profile(recording)
+
+
+def by_kernel(times: list[tuple[str, float]]) -> list[tuple[str, int, float]]:
+    """(last part of the label, dispatches, us) summed, the longest first. Labels are "<plan>/<index>/<kernel>"."""
+    totals: dict[str, tuple[int, float]] = {}
+    for label, us in times:
+        name = label.split("/", 2)[-1]
+        count, total = totals.get(name, (0, 0.0))
+        totals[name] = (count + 1, total + us)
+    return sorted(((name, count, total) for name, (count, total) in totals.items()), key=lambda row: -row[2])

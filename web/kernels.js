@@ -1,0 +1,74 @@
+// kernels.html: starts the worker in kernel-test mode, shows a row a case, and reports to the runner with ?auto=1.
+
+const query = new URLSearchParams(location.search);
+const isAuto = query.get("auto") === "1";
+const state = document.getElementById("state");
+const rows = document.getElementById("rows");
+const start = document.getElementById("start");
+const lines = [];
+let sending = Promise.resolve();
+
+/** One POST at a time, in order; what has piled up goes together. */
+function report(message) {
+    if (!isAuto) {
+        return;
+    }
+    lines.push(JSON.stringify(message));
+    sending = sending.then(async () => {
+        const body = lines.splice(0).join("\n");
+        if (body) {
+            await fetch("/report", { method: "POST", body });
+        }
+    });
+}
+
+function row(cells, name) {
+    const tr = rows.insertRow();
+    tr.className = name;
+    for (const text of cells) {
+        tr.insertCell().textContent = text;
+    }
+}
+
+function show(message) {
+    if (message.ev === "case") {
+        const error = message.max_err === null ? "" : message.max_err.toExponential(1);
+        row([message.kernel, message.case, message.ok ? "ok" : "FAILED", error, message.message ?? ""], message.ok ? "ok" : "failed");
+    } else if (message.ev === "skip") {
+        row([message.kernel, message.case, "skipped", "", message.message], "skipped");
+    } else if (message.ev === "progress") {
+        state.textContent = message.stage;
+    } else if (message.ev === "error") {
+        state.textContent = `${message.message} ${message.hint}`;
+    } else {
+        state.textContent = `${message.passed} passed, ${message.failed} failed, ${message.skipped} skipped on ${message.adapter}`;
+    }
+}
+
+function take(message, worker) {
+    if (message.ev === "error") {
+        message = { ...message, done: true };
+    }
+    show(message);
+    report(message);
+    if (message.done) {
+        worker.terminate();
+        start.disabled = false;
+    }
+}
+
+function run() {
+    rows.replaceChildren();
+    start.disabled = true;
+    const worker = new Worker("worker.js?app=kernels_page", { type: "module" });
+    worker.onmessage = (event) => take(event.data, worker);
+    worker.onerror = (event) => {
+        take({ ev: "error", code: "boot_failed", message: `The worker failed: ${event.message ?? "worker.js cannot be loaded"}`, hint: "Reload the page." }, worker);
+    };
+    worker.postMessage({ op: "kernels", limits: query.get("limits") ?? "adapter", only: query.get("only") ?? "" });
+}
+
+start.addEventListener("click", run);
+if (isAuto) {
+    run();
+}
