@@ -10,7 +10,7 @@ from typing import Callable
 
 from tools.browsers import Browser, Choice
 from tools.env import BuildError
-from tools.server import Server, Site
+from tools.server import Server, Site, find
 
 POLL_S = 0.25
 
@@ -36,7 +36,7 @@ def run_page(run: PageRun, on_event: Callable[[dict], None] = lambda event: None
     """
     reports: queue.Queue[dict] = queue.Queue()
     site = Site(run.dist, dict(run.mounts), run.job, on_report=reports.put)
-    if not (run.dist / run.page.partition("?")[0]).is_file():
+    if find(site, run.page) is None:
         raise BuildError(f"{run.dist.name}/ has no page {run.page.partition('?')[0]}.")
     with Server(site) as server, Browser(run.choice, server.url + run.page) as browser:
         begin = heard = time.monotonic()

@@ -35,7 +35,6 @@ def plan(args: argparse.Namespace) -> int:
 def test(args: argparse.Namespace) -> int:
     """Install what the tests need, build dist/, and run tests/ and e2e/ in one pytest; its status is ours."""
     pip_install(pins.TEST_REQUIREMENTS, "test")
-    pip_install(pins.RUN_REQUIREMENTS, "run")
     install_browsers()
     dist_room.build()
     sys.stdout.flush()
@@ -45,23 +44,30 @@ def test(args: argparse.Namespace) -> int:
 def install_browsers() -> None:
     """Chromium, Firefox and lavapipe from Debian where we are root there; elsewhere Playwright's Chromium.
 
-    Raises: BuildError when a browser is missing and cannot be had.
+    Raises: BuildError when Chromium is missing and cannot be had.
     """
-    if shutil.which("apt-get"):
-        missing = [package for package, is_there in debian_needs().items() if not is_there]
-        if not missing:
-            return
-        if os.geteuid() == 0:
-            apt_install(missing)
-            return
-        say(f"not root, so apt-get cannot install {', '.join(missing)}; trying Playwright's Chromium")
+    is_root = os.name == "posix" and os.geteuid() == 0
+    missing = [package for package, is_there in debian_needs().items() if not is_there]
+    if is_debian() and is_root and missing:
+        apt_install(missing)
     if browsers.find("chromium") is None:
         say("playwright install chromium")
-        done = subprocess.run([str(python()), "-m", "playwright", "install", "chromium"], capture_output=True, text=True)
+        command = [str(python()), "-m", "playwright", "install", *(["--with-deps"] if is_root else []), "chromium"]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
-            raise BuildError(f"Chromium could not be had from Playwright ({error_line(done.stderr)}).")
-    if browsers.find("firefox") is None:
-        say("no Firefox is here: the tests that need it are skipped")
+            raise BuildError(f"Chromium could not be had from Playwright ({error_line(done.stderr + done.stdout)}).")
+    for package, is_there in debian_needs().items():
+        if not is_there:
+            say(f"{package} is not here: the tests that need it are skipped")
+
+
+def is_debian() -> bool:
+    """Whether this is Debian itself: Ubuntu's packages of the browsers are snaps."""
+    try:
+        lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    return "ID=debian" in lines and shutil.which("apt-get") is not None
 
 
 def debian_needs() -> dict[str, bool]:
