@@ -21,13 +21,17 @@ from . import wgsl
 # One row of the step buffer (AMENDMENTS 2). Positions are data; `limit` is the kv_len at which the GPU sets done.
 STEP_DTYPE = np.dtype([(n, "<u4") for n in ("token", "position", "kv_len", "slot", "adapter", "flags", "draw", "limit")])
 DONE, MASKED, WANTS_LOGITS, SPLICED, BAD = 1, 2, 4, 8, 16
-# Per slot, written at admission: see include/sampling.wgsl.
-SAMPLING_DTYPE = np.dtype([("temperature", "<f4"), ("top_p", "<f4"), ("min_p", "<f4"), ("top_k", "<u4"),
-                           ("penalty", "<f4"), ("window", "<u4"), ("seed_lo", "<u4"), ("seed_hi", "<u4"),
-                           ("stop", "<u4", (8,)), ("flags", "<u4"), ("n_bias", "<u4"), ("vocab", "<u4"), ("pad", "<u4")])
+# Per slot, written at admission (engine/sample.py makes it): see include/sampling.wgsl.
+SAMPLING_DTYPE = np.dtype([("scale", "<f4"), ("top_p", "<f4"), ("min_p", "<f4"), ("top_k", "<u4"), ("penalty", "<f4"),
+                           ("inverse_penalty", "<f4"), ("window", "<u4"), ("seed_lo", "<u4"), ("seed_hi", "<u4"),
+                           ("stop", "<u4", (8,)), ("flags", "<u4"), ("n_bias", "<u4"), ("vocab", "<u4")])
+HAS_MASK = 1  # of a sampling record's flags
 NO_TOKEN = 0xFFFFFFFF  # fills unused stop ids
+ABSENT = np.float32(-3.4e38)  # a logit at or below this is no choice
 OUT_DTYPE = np.dtype([("token", "<u4"), ("kv_len", "<u4"), ("flags", "<u4"), ("logprob", "<f4")])
-STRUCTS = {"StepRow": STEP_DTYPE, "Sampling": SAMPLING_DTYPE, "OutRow": OUT_DTYPE}
+# What block_max makes of a block of logits: see include/partial.wgsl.
+PARTIAL_DTYPE = np.dtype([("maximum", "<f4"), ("id", "<u4"), ("total", "<f4"), ("bad", "<u4")])
+STRUCTS = {"StepRow": STEP_DTYPE, "Sampling": SAMPLING_DTYPE, "OutRow": OUT_DTYPE, "Partial": PARTIAL_DTYPE}
 
 
 @dataclass(frozen=True)
