@@ -87,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
     one.set_defaults(run=chat.bench)
 
     one = commands.add_parser("kernels", help="every kernel case in the browser against its reference")
+    one.add_argument("--only", default="", metavar="TEXT", help="only kernels whose name begins with this")
     add_browser(one)
     one.set_defaults(run=chat.kernels)
 

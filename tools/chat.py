@@ -137,7 +137,7 @@ def bench(args: argparse.Namespace) -> int:
 def kernels(args: argparse.Namespace) -> int:
     """Run the kernel cases in the page; exit status 1 when one fails or none ran."""
     _build(args)
-    query = {"auto": "1"} | ({"limits": args.limits} if args.limits else {})
+    query = {"auto": "1"} | ({"only": args.only} if args.only else {}) | ({"limits": args.limits} if args.limits else {})
     result = run_page(_page_run(args, f"kernels.html?{urlencode(query)}", {"op": "kernels"}, {}), _show_case)
     if result["ev"] == "error":
         return _failed(result, args.json)

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -55,14 +56,16 @@ def link(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists() and target.samefile(source):
         return
-    target.unlink(missing_ok=True)
+    part = _part(target)
     for way in (os.link, os.symlink, shutil.copyfile):
         try:
-            way(source, target)
-            return
+            way(source, part)
+            break
         except OSError:
             if way is shutil.copyfile:
                 raise
+    os.replace(part, target)
+    part.unlink(missing_ok=True)  # rename() of two links to one file leaves both
 
 
 def jird_wheel() -> bytes:
@@ -151,10 +154,15 @@ def _write(path: Path, data: bytes) -> Path:
     if path.is_file() and not path.is_symlink() and path.stat().st_size == len(data) and path.read_bytes() == data:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
+    part = _part(path)
     part.write_bytes(data)
     os.replace(part, path)
     return path
+
+
+def _part(path: Path) -> Path:
+    """A name beside `path` for what is not finished; two builds at once do not share it."""
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 
 def _sweep(dist: Path, written: set[Path]) -> None:
@@ -163,8 +171,8 @@ def _sweep(dist: Path, written: set[Path]) -> None:
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
-        elif path not in written:
-            path.unlink()
+        elif path not in written and (path.suffix != ".part" or time.time() - path.lstat().st_mtime > 600):
+            path.unlink(missing_ok=True)
 
 
 def size(dist: Path) -> int:

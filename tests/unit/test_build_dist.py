@@ -43,6 +43,7 @@ def test_link_is_the_same_file_and_follows_a_new_source(tmp_path):
     assert target.samefile(one)
     dist.link(two, target)
     assert target.samefile(two) and one.read_bytes() == b"1"
+    assert [path.name for path in target.parent.iterdir()] == ["w"]
 
 
 def test_file_is_hashed_again_when_it_changed(tmp_path):
