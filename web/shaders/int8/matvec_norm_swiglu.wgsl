@@ -1,0 +1,24 @@
+//!include reduce_{REDUCE=tree}
+//!include dot_int8_{WORDS=1}
+//!include prologue_norm
+//!include epilogue_swiglu
+//!include bias_{BIAS=none}
+//!include matvec_{SHAPE=lanes}
+// y[t, n] = silu(g[n]) * g[n + N], g[n] = rsqrt(mean_k x[t, k]^2 + eps) * sum_k x[t, k] * norm[k] * w[n, k] + bias[n]; w = q * s + b: w_q [2 N, K/4] u32 bound at 1 by the include.
+struct Params {
+    T: u32,
+    K: u32,
+    N: u32,          // columns of y
+    x_stride: u32,   // floats from row to row of x; a multiple of 4, as x_offset
+    x_offset: u32,
+    eps: f32,
+}
+@group(0) @binding(0) var<storage, read> x: array<vec4f>;   // [T, K]
+@group(0) @binding(2) var<storage, read> w_sb: array<u32>;   // [2 N, K/GROUP] pairs
+@group(0) @binding(3) var<storage, read> norm: array<vec4f>;   // [K]
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;   // [T, N]
+@group(0) @binding(5) var<uniform> params: Params;
+
+fn finish(t: u32, n: u32, sum: f32, other: f32) -> f32 {
+    return silu(sum + bias_at(n)) * (other + bias_at(n + params.N));
+}
