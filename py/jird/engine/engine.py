@@ -256,7 +256,7 @@ class Engine:
         for slot, r in enumerate(requests):
             n = len(r.prompt_ids)
             rows[slot] = (r.prompt_ids[-1], n - 1, n, slot, 0, 0, 0, min(n + r.max_new, self.options.context + 1))
-            prepared = record(r.sampling, r.stop_ids, self.model.config.vocab)
+            prepared = record(r.sampling, r.stop_ids, self.spec.vocab_size, self.model.config.vocab)
             records[slot] = prepared.record
             if "mask" in self.buffers.states and not r.sampling.is_plain_greedy:
                 prepared.write(self.device, self.buffers.states["mask"], self.buffers.states["bias"], slot)

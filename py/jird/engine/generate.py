@@ -59,7 +59,7 @@ async def generate_text(engine: Engine, prompt_ids: Sequence[int], options: Gene
     detokenizer, stops = Detokenizer(engine.tokenizer, engine.spec), StopStrings(tuple(options.stop))
     ids: list[int] = []
     text: list[str] = []
-    reason = "length"
+    reason, stopped = "length", False
     events = engine.run([request], cancel)
     try:
         async for event in events:
@@ -75,7 +75,7 @@ async def generate_text(engine: Engine, prompt_ids: Sequence[int], options: Gene
         reason = "abort"
     finally:
         await events.aclose()
-    if not stops.is_stopped:
+    if not stopped:
         tail, stopped = stops.push(detokenizer.flush())
         tail += stops.flush()
         reason = "stop" if stopped else reason
