@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Callable, Mapping
@@ -13,7 +14,7 @@ from ..runtime.device import Device
 from ..runtime.executor import ModelBuffers, weight_specs
 from ..runtime.selftest import self_test
 from ..text.gguf_tokenizer import spec_from_gguf
-from ..text.tokenizer import TokenizerSpec, make_tokenizer
+from ..text.tokenizer import TokenizerSpec, make_tokenizer, spec_from_files
 from ..weights.checkpoint import Checkpoint, Source
 from ..weights.gguf import read_gguf
 from ..weights.load import WeightPart, load_weights
@@ -31,6 +32,32 @@ class Sidecar:
 
     config: Mapping[str, Any]
     spec: TokenizerSpec
+
+
+SIDECAR_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+
+
+def sidecar_of(files: Mapping[str, bytes]) -> Sidecar:
+    """From the contents of those of SIDECAR_FILES that the folder has.
+
+    Raises: BadCheckpoint naming a file that is missing or not JSON.
+    """
+
+    def parsed(name: str, is_needed: bool = False) -> Any:
+        if name not in files:
+            if is_needed:
+                raise BadCheckpoint(f"the checkpoint folder has no {name}; it has {', '.join(sorted(files)) or 'none of the files beside the weights'}")
+            return None
+        try:
+            return json.loads(files[name])
+        except ValueError as e:
+            raise BadCheckpoint(f"{name} is not JSON: {e}") from e
+
+    config = parsed("config.json", True)
+    template = files.get("chat_template.jinja")
+    spec = spec_from_files(parsed("tokenizer.json", True), parsed("tokenizer_config.json") or {}, parsed("generation_config.json"),
+                           template.decode("utf-8") if template is not None else None, config)
+    return Sidecar(config, spec)
 
 
 async def read_checkpoint(source: Source) -> Checkpoint:
