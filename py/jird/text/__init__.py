@@ -1,0 +1,1 @@
+"""Text in, ids out and back: tokenizers, chat templates, streaming detokenisation, stop strings."""

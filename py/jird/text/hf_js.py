@@ -1,0 +1,161 @@
+"""The browser's tokenizer and template engines: npm @huggingface/tokenizers 0.2.0 and @huggingface/jinja.
+
+worker.js puts the two modules on globalThis as jirdTokenizers and jirdJinja before Python starts. `for_js` rewrites
+what 0.2.0 reads differently from the Rust library; it is plain data and runs in CPython too, where the tests give
+its result to the same modules under node.
+"""
+
+from __future__ import annotations
+
+import json
+
+from jird.errors import BadRequest, ModelNotSupported
+from jird.text.tokenizer import SpecTokenizer, TokenizerSpec, without_first_prefix, without_surrogates
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def for_js(tokenizer_json: dict) -> dict:
+    """tokenizer.json as 0.2.0 must see it to give the Rust library's ids.
+
+    Its ByteLevel, Digits and Whitespace use JavaScript's \\s, \\d, \\w; Metaspace ignores `split`; Split knows only
+    the behaviours Isolated and Removed; (?i:...) misses the long s. All become Split with an equivalent pattern.
+    Post-processor and decoder are dropped: bos, eos and decoding are done here, in Python.
+    """
+    pre = tokenizer_json.get("pre_tokenizer")
+    steps = [] if pre is None else [step for part in _parts(pre) for step in _pre_tokenizer_for_js(part)]
+    return {
+        **tokenizer_json,
+        "normalizer": tokenizer_json.get("normalizer"),
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps} if steps else None,
+        "post_processor": None,
+        "decoder": None,
+        "added_tokens": tokenizer_json.get("added_tokens") or [],
+    }
+
+
+def _parts(pre: dict) -> list[dict]:
+    return [step for part in pre["pretokenizers"] for step in _parts(part)] if pre["type"] == "Sequence" else [pre]
+
+
+def _pre_tokenizer_for_js(step: dict) -> list[dict]:
+    kind = step["type"]
+    if kind == "ByteLevel":
+        bare = {**step, "use_regex": False}
+        if not step.get("use_regex", True):
+            return [bare]
+        return [_isolated(_GPT2), bare] if not step.get("add_prefix_space") else [step]
+    if kind == "Digits":
+        return [_isolated(r"\p{N}" if step.get("individual_digits") else r"\p{N}+")]
+    if kind == "Metaspace" and step.get("split", True):
+        mark = step.get("replacement", "\u2581")
+        return [step, _isolated(f"{mark}[^{mark}]*|[^{mark}]+")]
+    if kind == "Whitespace":
+        return [{**_isolated(r"\w+|[^\w\s]+"), "behavior": "Removed", "invert": True}]
+    if kind == "WhitespaceSplit":
+        return [{**_isolated(r"\S+"), "behavior": "Removed", "invert": True}]
+    if kind == "Split":
+        return [_split_for_js(step)]
+    return [step]
+
+
+def _split_for_js(step: dict) -> dict:
+    pattern = step["pattern"]
+    regex = pattern["Regex"] if "Regex" in pattern else _escaped(pattern["String"])
+    regex = regex.replace("(?i:'s|", "(?i:'s|'\u017f|").replace("(?i:[sdmt]", "(?i:[s\u017fdmt]")
+    behavior = step["behavior"].lower()
+    other = f"(?:(?!{regex})[\\s\\S])"
+    if behavior == "removed":
+        return {**step, "pattern": {"Regex": regex}}
+    if behavior == "mergedwithprevious":
+        return _isolated(f"{other}*(?:{regex})|{other}+")
+    if behavior == "mergedwithnext":
+        return _isolated(f"(?:{regex}){other}*|{other}+")
+    if behavior == "contiguous":
+        return _isolated(f"(?:{regex})+|{other}+")
+    return _isolated(regex)
+
+
+def _isolated(regex: str) -> dict:
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+
+
+def _escaped(text: str) -> str:
+    return "".join("\\" + char if char in r"\^$.|?*+()[]{}-/" else char for char in text)
+
+
+class JsTokenizer(SpecTokenizer):
+    """npm @huggingface/tokenizers through Pyodide's FFI; instances without special tokens share one model.
+
+    Raises: ModelNotSupported when the library refuses the spec.
+    """
+
+    def __init__(self, spec: TokenizerSpec):
+        from pyodide.ffi import JsException
+
+        super().__init__(spec)
+        whole = for_js(spec.tokenizer_json)
+        try:
+            self._special = _new(whole)
+            self._engines = {(True, False): self._special}
+        except JsException as error:
+            raise ModelNotSupported(f"tokenizer.json is not understood: {error}") from error
+
+    def encode(self, text: str, *, special: bool, continues: bool = False) -> list[int]:
+        engine = self._engines.get((special, continues)) or self._engine(special, continues)
+        return json.loads(_stringify(engine.encode(without_surrogates(text)).ids))
+
+    def _engine(self, special: bool, continues: bool):
+        """An instance with other added tokens or prefix rule over the same model (tables of some 10 MB)."""
+        inner = self.spec.tokenizer_json
+        if continues:
+            inner = without_first_prefix(inner) or inner
+        added = inner.get("added_tokens") or []
+        kept = added if special else [entry for entry in added if not entry.get("special")]
+        bare = {**inner["model"], "vocab": {"": 0}, "merges": []} if inner["model"].get("type") == "BPE" else inner["model"]
+        engine = _new(for_js({**inner, "added_tokens": kept, "model": bare}))
+        engine.model = self._special.model
+        self._engines[special, continues] = engine
+        return engine
+
+
+def render(template: str, variables: dict, clock) -> str:
+    """A chat template rendered by npm @huggingface/jinja; `clock()` gives the datetime of strftime_now.
+
+    Raises: ModelNotSupported for a template that does not parse, BadRequest for one that refuses the messages.
+    """
+    import js
+    from pyodide.ffi import JsException, create_proxy
+
+    try:
+        compiled = js.jirdJinja.Template.new(template)
+    except JsException as error:
+        raise ModelNotSupported(f"the chat template is not understood: {error.message}") from error
+    items = _js_tree(variables)
+    now = create_proxy(lambda pattern: clock().strftime(pattern))
+    try:
+        items.strftime_now = now
+        return compiled.render(items)
+    except JsException as error:
+        raise BadRequest(f"the chat template refuses the messages: {error.message}") from error
+    finally:
+        now.destroy()
+
+
+def _new(tokenizer_json: dict):
+    import js
+
+    return js.jirdTokenizers.Tokenizer.new(_js_tree(tokenizer_json), _js_tree({}))
+
+
+def _js_tree(value):
+    """A big tree crosses fastest as JSON text (49k tokens: see docs/performance.md)."""
+    import js
+
+    return js.JSON.parse(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _stringify(value) -> str:
+    import js
+
+    return js.JSON.stringify(value)

@@ -1,0 +1,269 @@
+"""What a tokenizer is here: a spec as data (the structure of tokenizer.json), and one Protocol over two engines.
+
+CPython runs PyPI `tokenizers`; the browser runs npm @huggingface/tokenizers behind hf_js.py. Both get the same spec.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from jird.errors import BadCheckpoint, ModelNotSupported
+from jird.text import detokenize
+
+TURN_ENDS = ("<|im_end|>", "<turn|>", "<end_of_turn>", "<|eot_id|>")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Ids and strings of a tokenizer: the model's vocabulary with the added tokens over it."""
+
+    tokens: tuple[str | None, ...]
+    ids: dict[str, int]
+    added: dict[int, dict]
+    special_ids: frozenset[int]
+
+    def token(self, token_id: int) -> str | None:
+        return self.tokens[token_id] if 0 <= token_id < len(self.tokens) else None
+
+    @cached_property
+    def special_literals(self) -> tuple[str, ...]:
+        """Contents of the special tokens, longest first."""
+        return tuple(sorted((self.added[i]["content"] for i in self.special_ids), key=len, reverse=True))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizerSpec:
+    """Everything that text needs from a checkpoint.
+
+    tokenizer_json: the structure of HF's tokenizer.json. config: bos_token, eos_token, unk_token, pad_token,
+    chat_template (strings or None), chat_templates (name -> template), add_bos_token. stop_ids: ids that end an
+    answer. vocab_size: highest id + 1. prefix_ids, suffix_ids: what is put around a whole text (bos, eos).
+    """
+
+    tokenizer_json: dict
+    config: dict
+    stop_ids: tuple[int, ...]
+    vocab_size: int
+    prefix_ids: tuple[int, ...] = ()
+    suffix_ids: tuple[int, ...] = ()
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return vocabulary_of(self.tokenizer_json)
+
+
+class Tokenizer(Protocol):
+    """Text <-> ids. No bos or eos is ever added here (see chat.encode_prompt, chat.encode_chat)."""
+
+    vocabulary: Vocabulary
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str, *, special: bool, continues: bool = False) -> list[int]:
+        """Ids of a text. special: a special token's literal becomes its id; otherwise it stays plain text (added
+        tokens that are not special match in both cases). continues: the text does not begin the sequence, so a
+        tokenizer that puts a space before the first word only puts none."""
+
+    def decode(self, ids, *, skip_special: bool = True) -> str: ...
+
+    def token_bytes(self, token_id: int) -> bytes | None: ...
+
+    def token_to_id(self, token: str) -> int | None: ...
+
+    def id_to_token(self, token_id: int) -> str | None: ...
+
+
+class SpecTokenizer:
+    """The part of the Protocol that the spec alone answers; engines add encode_text."""
+
+    def __init__(self, spec: TokenizerSpec):
+        self.spec = spec
+        self.vocabulary = spec.vocabulary
+
+    @property
+    def vocab_size(self) -> int:
+        return self.spec.vocab_size
+
+    def decode(self, ids, *, skip_special: bool = True) -> str:
+        return detokenize.decode(self, self.spec, ids, skip_special=skip_special)
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        return detokenize.token_bytes(self, self.spec, token_id)
+
+    def token_to_id(self, token: str) -> int | None:
+        return self.vocabulary.ids.get(token)
+
+    def id_to_token(self, token_id: int) -> str | None:
+        return self.vocabulary.token(token_id)
+
+
+class HostTokenizer(SpecTokenizer):
+    """PyPI `tokenizers` (CPython)."""
+
+    def __init__(self, spec: TokenizerSpec):
+        super().__init__(spec)
+        self._whole = _load(spec.tokenizer_json)
+
+    @cached_property
+    def _continued(self):
+        inner = without_first_prefix(self.spec.tokenizer_json)
+        return self._whole if inner is None else _load(inner)
+
+    def encode(self, text: str, *, special: bool, continues: bool = False) -> list[int]:
+        engine = self._continued if continues else self._whole
+        engine.encode_special_tokens = not special
+        return engine.encode(without_surrogates(text), add_special_tokens=False).ids
+
+
+def make_tokenizer(spec: TokenizerSpec) -> Tokenizer:
+    """The tokenizer of a spec on the engine of this platform.
+
+    Raises: ModelNotSupported when the engine refuses the spec, BadCheckpoint when it is not a tokenizer.
+    """
+    if sys.platform == "emscripten":
+        from jird.text import hf_js
+
+        return hf_js.JsTokenizer(spec)
+    return HostTokenizer(spec)
+
+
+def spec_from_files(
+    tokenizer_json: dict,
+    tokenizer_config: dict | None = None,
+    generation_config: dict | None = None,
+    chat_template: str | None = None,
+    model_config: dict | None = None,
+) -> TokenizerSpec:
+    """Spec from a checkpoint folder's parsed files; chat_template (chat_template.jinja) wins over the config's field.
+
+    Raises: BadCheckpoint when tokenizer_json has no model or vocabulary.
+    """
+    if not isinstance(tokenizer_json, dict) or not (tokenizer_json.get("model") or {}).get("vocab"):
+        raise BadCheckpoint("tokenizer.json has no model.vocab")
+    tokenizer_config = tokenizer_config or {}
+    tokenizer_json = _with_added(tokenizer_json, tokenizer_config.get("added_tokens_decoder") or {})
+    templates = _templates(tokenizer_config.get("chat_template"))
+    if chat_template is not None:
+        templates["default"] = chat_template
+    config = {name: _content(tokenizer_config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    config |= {"chat_template": templates.get("default"), "chat_templates": templates}
+    config |= {name: tokenizer_config[name] for name in ("add_bos_token", "add_eos_token") if name in tokenizer_config}
+    vocabulary = vocabulary_of(tokenizer_json)
+    text_config = (model_config or {}).get("text_config") or {}
+    ends = [source.get("eos_token_id") for source in (generation_config or {}, model_config or {}, text_config)]
+    ends.append(vocabulary.ids.get(config["eos_token"]))
+    prefix, suffix = _around(tokenizer_json.get("post_processor"))
+    bos, eos = (vocabulary.ids.get(config[name]) for name in ("bos_token", "eos_token"))
+    prefix = _switched(prefix, bos, tokenizer_config.get("add_bos_token"))
+    suffix = _switched(suffix, eos, tokenizer_config.get("add_eos_token"))
+    spec = TokenizerSpec(
+        tokenizer_json, config, stop_ids_of(vocabulary, ends), len(vocabulary.tokens), prefix, suffix
+    )
+    spec.__dict__["vocabulary"] = vocabulary
+    return spec
+
+
+def vocabulary_of(tokenizer_json: dict) -> Vocabulary:
+    """Tables of a tokenizer.json; the added tokens' ids win over the model's."""
+    vocab = tokenizer_json["model"]["vocab"]
+    if isinstance(vocab, list):
+        vocab = {piece: i for i, (piece, _) in enumerate(vocab)}
+    added = {entry["id"]: entry for entry in tokenizer_json.get("added_tokens") or []}
+    ids = dict(vocab)
+    ids.update((entry["content"], i) for i, entry in added.items())
+    size = 1 + max((*vocab.values(), *added), default=-1)
+    tokens: list[str | None] = [None] * size
+    for token, i in vocab.items():
+        tokens[i] = token
+    for i, entry in added.items():
+        tokens[i] = entry["content"]
+    special = frozenset(i for i, entry in added.items() if entry.get("special"))
+    return Vocabulary(tuple(tokens), ids, added, special)
+
+
+def stop_ids_of(vocabulary: Vocabulary, ends: list[int | list[int] | None]) -> tuple[int, ...]:
+    """Union of the files' end ids and the turn ends known by name, those that exist, in order."""
+    ids: list[int] = []
+    for end in ends:
+        ids.extend(end if isinstance(end, (list, tuple)) else [] if end is None else [end])
+    ids.extend(vocabulary.ids[name] for name in TURN_ENDS if name in vocabulary.ids)
+    return tuple(dict.fromkeys(int(i) for i in ids if vocabulary.token(int(i)) is not None))
+
+
+def without_surrogates(text: str) -> str:
+    """Unpaired surrogates (a JS string may hold some) as U+FFFD; they have no UTF-8."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def without_first_prefix(tokenizer_json: dict) -> dict | None:
+    """The same tokenizer with no space before the first word, or None where it has no such rule."""
+    text = json.dumps(tokenizer_json.get("pre_tokenizer"))
+    if '"prepend_scheme": "first"' not in text:
+        return None
+    return {**tokenizer_json, "pre_tokenizer": json.loads(text.replace('"prepend_scheme": "first"', '"prepend_scheme": "never"'))}
+
+
+def _load(tokenizer_json: dict):
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json))
+    except Exception as error:  # the library raises plain Exception
+        raise ModelNotSupported(f"tokenizer.json is not understood: {error}") from error
+
+
+def _content(token) -> str | None:
+    return token["content"] if isinstance(token, dict) else token
+
+
+def _templates(field) -> dict[str, str]:
+    if isinstance(field, list):
+        return {entry["name"]: entry["template"] for entry in field}
+    return {} if field is None else {"default": field}
+
+
+def _with_added(tokenizer_json: dict, decoder: dict) -> dict:
+    """added_tokens_decoder of the config may know added tokens that tokenizer.json lacks."""
+    known = {entry["id"] for entry in tokenizer_json.get("added_tokens") or []}
+    missing = [{"id": int(i), **entry} for i, entry in decoder.items() if int(i) not in known]
+    if not missing:
+        return tokenizer_json
+    keys = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    entries = [{"id": e["id"], "content": e["content"], **{key: bool(e.get(key)) for key in keys}} for e in missing]
+    return {**tokenizer_json, "added_tokens": [*(tokenizer_json.get("added_tokens") or []), *sorted(entries, key=lambda e: e["id"])]}
+
+
+def _around(processor: dict | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ids that a post-processor puts before and after a single text."""
+    if processor is None:
+        return (), ()
+    if processor["type"] == "Sequence":
+        pairs = [_around(part) for part in processor["processors"]]
+        return tuple(i for before, _ in pairs for i in before), tuple(i for _, after in pairs for i in after)
+    if processor["type"] in ("BertProcessing", "RobertaProcessing"):
+        return (processor["cls"][1],), (processor["sep"][1],)
+    if processor["type"] != "TemplateProcessing":
+        return (), ()
+    before: list[int] = []
+    after: list[int] = []
+    side = before
+    for piece in processor["single"]:
+        if "Sequence" in piece:
+            side = after
+        else:
+            side.extend(processor["special_tokens"][piece["SpecialToken"]["id"]]["ids"])
+    return tuple(before), tuple(after)
+
+
+def _switched(around: tuple[int, ...], token: int | None, wanted: bool | None) -> tuple[int, ...]:
+    """The config's add_bos_token / add_eos_token wins over the post-processor where it says something."""
+    if wanted is None or token is None or (token in around) == bool(wanted):
+        return around
+    return (token,) if wanted else tuple(i for i in around if i != token)
