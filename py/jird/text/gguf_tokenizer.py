@@ -53,8 +53,8 @@ def spec_from_gguf(meta: dict) -> TokenizerSpec:
     if model == "gpt2":
         tokenizer_json = _byte_level(meta, tokens)
     elif model == "llama":
-        tokens, types = _spaces_as_pieces(tokens, types)
-        tokenizer_json = _sentencepiece(meta, tokens, types)
+        tokens, types, scores = _spaces_as_pieces(tokens, types, _array(meta, "scores"))
+        tokenizer_json = _sentencepiece(meta, tokens, types, scores)
     else:
         raise ModelNotSupported(f"GGUF tokenizer model {model!r} is not supported (known: gpt2, llama)")
     tokenizer_json["added_tokens"] = _added_tokens(tokens, types)
@@ -101,10 +101,7 @@ def _byte_level(meta: dict, tokens: list[str]) -> dict:
     }
 
 
-def _sentencepiece(meta: dict, tokens: list[str], types: list[int]) -> dict:
-    scores = _array(meta, "scores")
-    if len(scores) != len(tokens):
-        raise BadCheckpoint(f"GGUF metadata: {len(tokens)} tokens but {len(scores)} scores")
+def _sentencepiece(meta: dict, tokens: list[str], types: list[int], scores: list[float]) -> dict:
     has_prefix = bool(meta.get(_PREFIX + "add_space_prefix", True))
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
     prepend = {"type": "Prepend", "prepend": "\u2581"}
@@ -136,11 +133,22 @@ def _sentencepiece(meta: dict, tokens: list[str], types: list[int]) -> dict:
     }
 
 
-def _spaces_as_pieces(tokens: list[str], types: list[int]) -> tuple[list[str], list[int]]:
-    """Runs of spaces that the file lists as user-defined text are ordinary pieces of U+2581 (Gemma)."""
-    runs = {i for i, token in enumerate(tokens) if types[i] == USER_DEFINED and token and not token.strip(" ")}
-    tokens = ["\u2581" * len(token) if i in runs else token for i, token in enumerate(tokens)]
-    return tokens, [1 if i in runs else kind for i, kind in enumerate(types)]
+def _spaces_as_pieces(
+    tokens: list[str], types: list[int], scores: list[float]
+) -> tuple[list[str], list[int], list[float]]:
+    """Runs of spaces that the file lists as user-defined text (Gemma) are pieces of U+2581 that merge before all
+    others, the longest first."""
+    if len(scores) != len(tokens):
+        raise BadCheckpoint(f"GGUF metadata: {len(tokens)} tokens but {len(scores)} scores")
+    runs = {i for i, kind in enumerate(types) if kind == USER_DEFINED and tokens[i] and not tokens[i].strip(" ")}
+    if not runs:
+        return tokens, types, scores
+    best = max(scores)
+    return (
+        ["\u2581" * len(token) if i in runs else token for i, token in enumerate(tokens)],
+        [1 if i in runs else kind for i, kind in enumerate(types)],
+        [best + len(tokens[i]) if i in runs else score for i, score in enumerate(scores)],
+    )
 
 
 def merges_of_scores(tokens: list[str], types: list[int], scores: list[float]) -> list[tuple[str, str]]:
