@@ -92,8 +92,13 @@ def rope(x, cos, sin, y, step, params, consts):
         y[t * width: (t + 1) * width] = turn(heads, table_row(cos, *where), table_row(sin, *where), consts.PAIRS).ravel()
 
 
+def fits_tables(node, ctx) -> bool:
+    """The pairing is known and the tables cover every position and the whole head."""
+    return _fits(node) and ctx.dim(node.inputs["cos"].shape[0]) >= ctx.context
+
+
 def _lower_append(node, ctx, variant):
-    if not _fits(node) or ctx.dim(node.inputs["cos"].shape[0]) < ctx.context:
+    if not fits_tables(node, ctx):
         return None
     a = node.attrs
     return Lowered({"T": ctx.rows, "heads": a["heads"], "kv_heads": a["kv_heads"], "head_dim": a["head_dim"], "context": ctx.context,
