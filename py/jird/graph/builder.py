@@ -104,13 +104,13 @@ class GraphBuilder:
                       {"out": self.state("out", "T", 4, dtype="u32")})
 
     def tail_sampled(self, logits: Tensor, history: Tensor) -> None:
-        """Penalty, bias, mask, temperature, top-k, top-p, min-p and a seeded draw on the GPU, then the step row advances."""
+        """Bias, penalty, mask, temperature, top-k, top-p, min-p and a seeded draw on the GPU, then the step row advances."""
         vocab = int(logits.shape[-1])
         sampling = self.state("sampling", "B", SAMPLING_WORDS, dtype="u32")
         mask = self.state("mask", "B", -(-vocab // 32), dtype="u32")
         bias = self.state("bias", "B", 2 * MAX_BIAS, dtype="u32")
         partials = self.temp("partials", "T", -(-vocab // VOCAB_BLOCK) * 4)
-        self.add_node("penalize", "penalize", {"history": history, "sampling": sampling}, {"logits": logits})
-        self.add_node("block_max", "block_max", {"logits": logits, "sampling": sampling, "mask": mask, "bias": bias}, {"partials": partials})
-        self.add_node("advance_sampled", "advance", {"partials": partials, "logits": logits, "sampling": sampling, "mask": mask, "bias": bias},
+        self.add_node("penalize", "penalize", {"history": history, "sampling": sampling, "mask": mask, "bias": bias}, {"logits": logits})
+        self.add_node("block_max", "block_max", {"logits": logits}, {"partials": partials})
+        self.add_node("advance_sampled", "advance", {"partials": partials, "logits": logits, "sampling": sampling},
                       {"out": self.state("out", "T", 4, dtype="u32")})
