@@ -97,6 +97,10 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--max-storage-buffers", type=int, default=8, metavar="N")
     one.set_defaults(run=rings.plan)
 
+    one = commands.add_parser("make-checkpoint", help="make a small checkpoint for tests in .cache/checkpoints")
+    one.add_argument("name", choices=("tiny-chat",))
+    one.set_defaults(run=rings.make_checkpoint)
+
     one = commands.add_parser("test", help="install what the tests need and run all rings; more arguments go to pytest")
     one.set_defaults(run=rings.test)
     return top

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import browsers, jobs
+from tools import browsers, checkpoint, jobs
 from tools import dist as dist_room
 from tools.server import Server, Site
 
@@ -21,6 +21,12 @@ def dist_dir() -> Path:
 def model_path() -> Path:
     """The SmolLM2 GGUF in the cache."""
     return dist_room.model_file("smollm2")
+
+
+@pytest.fixture(scope="session")
+def tiny_chat(model_path) -> Path:
+    """A folder with tiny-chat.gguf and hf/ (the same seeded two-layer llama in HF's form), SmolLM2's tokenizer."""
+    return checkpoint.make(model_path)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""build.py plan and test: run the project's Python in the environment."""
+"""build.py plan, make-checkpoint and test: run the project's Python in the environment."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ def plan(args: argparse.Namespace) -> int:
     command += ["--max-storage-buffers", str(args.max_storage_buffers)]
     sys.stdout.flush()
     return subprocess.run(command, env=dict(os.environ, PYTHONPATH=str(ROOT / "py"))).returncode
+
+
+def make_checkpoint(args: argparse.Namespace) -> int:
+    """Make a test checkpoint; says where it is."""
+    pip_install(pins.TEST_REQUIREMENTS, "test")
+    command = [str(python()), "-m", "tools.checkpoint", str(dist_room.model_file("smollm2"))]
+    path = os.pathsep.join((str(ROOT / "py"), str(ROOT)))
+    return subprocess.run(command, cwd=ROOT, env=dict(os.environ, PYTHONPATH=path)).returncode
 
 
 def test(args: argparse.Namespace) -> int:
