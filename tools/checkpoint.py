@@ -6,6 +6,7 @@ integer times a power of two, so Q8_0, Q4_1 and f16 store it exactly. The answer
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import struct
@@ -31,7 +32,7 @@ def make(gguf_source: Path, folder: Path = CACHE / "checkpoints/tiny-chat") -> P
     weights, tokenizer_keys = tiny_weights(), _tokenizer_keys(gguf_source)
     _write_gguf(folder / "tiny-chat.gguf", weights, tokenizer_keys)
     _write_safetensors(folder / "hf/model.safetensors", weights)
-    _write_hf_files(folder / "hf", {key: value for key, (value, *_) in tokenizer_keys.items()})
+    _write_hf_files(folder / "hf", tokenizer_keys)
     stamp.write_text(maker)
     return folder
 
@@ -110,16 +111,34 @@ def q4_1(ints, exponent: int):
     return np.hstack([pair, blocks[:, :16] | blocks[:, 16:] << 4]).reshape(len(ints), -1)
 
 
-def _tokenizer_keys(source: Path) -> dict:
-    """tokenizer.* key -> (value, type, element type or None)."""
-    from gguf import GGUFReader, GGUFValueType
+class File:
+    """A file as jird's reader wants it."""
 
-    keys = {}
-    for name, field in GGUFReader(source).fields.items():
-        if name.startswith("tokenizer."):
-            element = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
-            keys[name] = (field.contents(), field.types[0], element)
-    return keys
+    def __init__(self, path: Path):
+        self.path, self.size = path, path.stat().st_size
+
+    async def read(self, offset: int, nbytes: int) -> bytes:
+        with open(self.path, "rb") as file:
+            file.seek(offset)
+            return file.read(nbytes)
+
+
+def _tokenizer_keys(source: Path) -> dict:
+    """tokenizer.* key -> value."""
+    from jird.weights.gguf import read_gguf
+
+    meta = asyncio.run(read_gguf(File(source))).meta
+    return {name: value for name, value in meta.items() if name.startswith("tokenizer.")}
+
+
+def _value_types(value):
+    """(GGUF type, element type or None) of a value as the reader gives it; whole numbers are ids."""
+    from gguf import GGUFValueType as Type
+
+    plain = {str: Type.STRING, bool: Type.BOOL, int: Type.UINT32, float: Type.FLOAT32}
+    if isinstance(value, list):
+        return Type.ARRAY, Type.INT32 if type(value[0]) is int else plain[type(value[0])]
+    return plain[type(value)], None
 
 
 def _write_gguf(path: Path, weights: dict, tokenizer_keys: dict) -> None:
@@ -138,8 +157,8 @@ def _write_gguf(path: Path, weights: dict, tokenizer_keys: dict) -> None:
     writer.add_rope_dimension_count(HEAD_DIM)
     writer.add_layer_norm_rms_eps(EPS)
     writer.add_vocab_size(VOCAB)
-    for name, (value, kind, element) in tokenizer_keys.items():
-        writer.add_key_value(name, value, kind, element)
+    for name, value in tokenizer_keys.items():
+        writer.add_key_value(name, value, *_value_types(value))
     for name, (ints, exponent) in weights.items():
         if ints.ndim == 1:
             writer.add_tensor(gguf_name(name), (ints * 2.0**exponent).astype(np.float32))

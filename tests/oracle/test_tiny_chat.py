@@ -1,9 +1,11 @@
 """tiny-chat's two forms hold the same numbers, read by the reference libraries, and the same tokenizer."""
 
+import asyncio
 import json
 
 import numpy as np
 import pytest
+from jird.weights.gguf import read_gguf
 
 from tools import checkpoint as maker
 
@@ -13,12 +15,14 @@ tokenizers = pytest.importorskip("tokenizers")
 
 
 def test_gguf_and_safetensors_hold_equal_weights(tiny_chat):
-    tensors = {t.name: t for t in gguf.GGUFReader(tiny_chat / "tiny-chat.gguf").tensors}
+    path = tiny_chat / "tiny-chat.gguf"
+    tensors, data = asyncio.run(read_gguf(maker.File(path))).tensors, path.read_bytes()
     hf = safetensors_numpy.load_file(tiny_chat / "hf/model.safetensors")
     assert {maker.gguf_name(name) for name in hf} == set(tensors)
     for name, want in hf.items():
         tensor = tensors[maker.gguf_name(name)]
-        got = gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(want.shape)
+        raw = np.frombuffer(data, np.uint8, tensor.nbytes, tensor.offset)
+        got = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[tensor.type]).reshape(want.shape)
         if "q_proj" in name or "k_proj" in name:
             want = maker.permuted(want, maker.HEADS if "q_proj" in name else maker.KV_HEADS)
         np.testing.assert_array_equal(got, want.astype(np.float32), err_msg=name)
