@@ -6,7 +6,6 @@ import struct
 import gguf
 import numpy as np
 import pytest
-
 from jird.errors import BadCheckpoint, ModelNotSupported
 from jird.weights.gguf import read_gguf
 

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import gguf
 import numpy as np
 import pytest
-
 from jird.errors import ModelNotSupported
 from jird.graph.ir import Format
 from jird.kernels import convert

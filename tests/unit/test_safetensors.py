@@ -6,10 +6,9 @@ import struct
 
 import numpy as np
 import pytest
-from safetensors.numpy import save
-
 from jird.errors import BadCheckpoint, ModelNotSupported
 from jird.weights.safetensors import read_safetensors
+from safetensors.numpy import save
 
 
 class Bytes:

@@ -199,7 +199,8 @@ def _dense_data(size: int):
     return data
 
 
-_DENSE = [{"src": 2, "rows": 3, "columns": 7, "dst_row": 1, "first": 0, "head_dim": 0}, {"src": 0, "rows": 9, "columns": 33, "dst_row": 2, "first": 2, "head_dim": 4},
+_DENSE = [{"src": 2, "rows": 3, "columns": 7, "dst_row": 1, "first": 0, "head_dim": 0},
+          {"src": 0, "rows": 9, "columns": 33, "dst_row": 2, "first": 2, "head_dim": 4},
           {"src": 1, "rows": 5, "columns": 1, "dst_row": 0, "first": 0, "head_dim": 0}]
 
 

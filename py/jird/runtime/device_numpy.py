@@ -48,7 +48,7 @@ class NumpyDevice:
     async def create_buffer(self, label: str, nbytes: int, *, uniform: bool = False) -> NumpyBuffer:
         if nbytes > self.info.limits.buffer_bytes:
             raise OutOfMemory(f"buffer {label}: {nbytes} bytes asked, {self.info.limits.buffer_bytes} is the most one buffer can hold")
-        self.live_bytes += nbytes
+        self.live_bytes += -(-nbytes // 16) * 16
         return NumpyBuffer(label, np.zeros(-(-nbytes // 16) * 16, np.uint8))
 
     def write(self, buffer: NumpyBuffer, offset: int, data: Any) -> None:
