@@ -186,3 +186,62 @@ def test_firefox_profile_switches_webgpu_on(tmp_path):
     for name in ("dom.webgpu.enabled", "dom.webgpu.workers.enabled", "gfx.webgpu.ignore-blocklist"):
         assert f'user_pref("{name}", true);' in prefs
     assert command[1:] == ["--headless", "--no-remote", "--profile", str(tmp_path)]
+
+
+RESULT = {name: 1 for name in chat.RESULT_FIELDS} | {"ev": "result", "done": True, "text": "Paris", "top1": [1], "decode_tok_s": None}
+
+
+@pytest.fixture
+def run_command(fake_run, tmp_path, monkeypatch, capsys):
+    """A function (fake browser's body, *argv of build.py) -> (exit status, stdout, stderr); dist/ is a folder of the test."""
+
+    def run(body: str, *argv: str) -> tuple[int, str, str]:
+        program = fake_run(body).choice.path
+        (tmp_path / "dist/manifest.json").write_text('{"models": []}')
+        (tmp_path / "dist/kernels.html").write_text("page")
+        (tmp_path / "m.gguf").write_bytes(b"GGUF")
+        monkeypatch.setattr(chat, "DIST", tmp_path / "dist")
+        status = build.main([*argv, "--no-build", "--browser-path", str(program)])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_chat_streams_the_text_and_ends_with_one_json_line(run_command, tmp_path):
+    body = f'post({{"ev": "token", "text": "Pa"}}); post({{"ev": "token", "text": "ris"}}, {RESULT!r}); time.sleep(60)'
+    status, out, err = run_command(body, "chat", "hi", "--json", "--model", str(tmp_path / "m.gguf"))
+    text, line = out.splitlines()
+    assert (status, text) == (0, "Paris")
+    assert json.loads(line) == {key: value for key, value in RESULT.items() if key not in ("ev", "done")}
+    assert "finish: 1" in err
+
+
+def test_page_gets_the_limits_and_the_mounted_model(run_command, tmp_path):
+    body = f"""
+job = json.load(urllib.request.urlopen(base + "/job"))
+weights = urllib.request.urlopen(base + "/" + job["model"]["url"]).read().decode()
+post({RESULT!r} | {{"text": page + " " + weights}})
+"""
+    status, out, _ = run_command(body, "chat", "hi", "--limits", "default", "--json", "--model", str(tmp_path / "m.gguf"))
+    assert (status, json.loads(out)["text"]) == (0, "index.html?job=1&limits=default GGUF")
+
+
+def test_error_of_the_page_is_a_sentence_and_status_1(run_command, tmp_path):
+    error = {"ev": "error", "code": "bad_checkpoint", "message": "It is truncated.", "hint": "Download it again.", "done": True}
+    status, out, err = run_command(f"post({error!r})", "chat", "hi", "--json", "--model", str(tmp_path / "m.gguf"))
+    assert status == 1 and "It is truncated. Download it again." in err
+    assert json.loads(out) == {"error": {"code": "bad_checkpoint", "message": "It is truncated.", "hint": "Download it again."}}
+
+
+def test_result_that_lacks_a_field_is_named(run_command, tmp_path):
+    lacking = {key: value for key, value in RESULT.items() if key != "ids"}
+    status, _, err = run_command(f"post({lacking!r})", "chat", "hi", "--model", str(tmp_path / "m.gguf"))
+    assert status == 1 and "lacks ids" in err
+
+
+@pytest.mark.parametrize("passed, failed, status", [(3, 0, 0), (3, 1, 1), (0, 0, 1)])
+def test_kernels_fail_when_a_case_fails_or_none_ran(run_command, passed, failed, status):
+    case = {"ev": "case", "kernel": "norm/rms_norm", "case": "T=1", "ok": False, "message": "off by 2"}
+    result = {"ev": "result", "passed": passed, "failed": failed, "skipped": 0, "adapter": "a", "done": True}
+    got, _, err = run_command(f"post(*{[case] * failed!r}, {result!r})", "kernels")
+    assert got == status and ("norm/rms_norm T=1: off by 2" in err) == bool(failed)
