@@ -6,25 +6,6 @@ const keep = (event) => queued.push(event);
 self.onmessage = keep; // first of all: messages that arrive before a handler is set are lost
 
 const APPS = ["worker", "kernels_page"];
-const BOOT_LIMIT_MS = 120_000; // loadPyodide hangs for ever when wasm is refused or a fetch is blocked
-
-/** A promise with a time limit; the error names what did not come. */
-function within(ms, what, promise) {
-    let timer;
-    const late = new Promise((_, reject) => {
-        timer = setTimeout(() => reject(new Error(`${what} did not finish in ${ms / 1000} s`)), ms);
-    });
-    return Promise.race([promise, late]).finally(() => clearTimeout(timer));
-}
-
-/** The bytes or JSON of a file of this origin. */
-async function get(path, kind) {
-    const response = await fetch(new URL(path, import.meta.url));
-    if (!response.ok) {
-        throw new Error(`${path} answered ${response.status}`);
-    }
-    return response[kind]();
-}
 
 function progress(stage) {
     self.postMessage({ ev: "progress", stage });
@@ -43,28 +24,14 @@ async function loadModules(app) {
     globalThis.jirdJinja = jinja;
 }
 
-async function loadPython() {
-    const wheel = get("./manifest.json", "json").then((manifest) => get(`./${manifest.wheel}`, "arrayBuffer"));
-    wheel.catch(() => {}); // reported below, where it is awaited
-    const { loadPyodide } = await import("./pyodide/pyodide.mjs");
-    const pyodide = await loadPyodide({
-        indexURL: new URL("./pyodide/", import.meta.url).href,
-        packages: ["numpy"],
-        enableRunUntilComplete: false,
-        stdout: (line) => console.log(line),
-        stderr: (line) => console.warn(line),
-    });
-    pyodide.unpackArchive(await wheel, "wheel");
-    return pyodide;
-}
-
 async function boot() {
     const app = new URL(self.location.href).searchParams.get("app") ?? "worker";
     if (!APPS.includes(app)) {
         throw new Error(`worker.js?app=${app}: there is ${APPS.join(" and ")}`);
     }
     progress("starting Python");
-    const [pyodide] = await Promise.all([within(BOOT_LIMIT_MS, "Python", loadPython()), loadModules(app)]);
+    const { startPython } = await import("./python.js");
+    const [pyodide] = await Promise.all([startPython(), loadModules(app)]);
     const module = pyodide.pyimport(`jird.app.${app}`);
     await module.main();
     module.destroy();
