@@ -10,28 +10,19 @@
 const KINDS = { r: "read-only-storage", w: "storage", u: "uniform" };
 const QUERIES = 2048; // dispatches a query set times; WebGPU allows 4096 queries in one
 
-/** What a submitted program copied out: `bytes` once it is there, `promise` of it before. */
-class Ticket {
-    constructor() {
-        this.bytes = null;
-        this.promise = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
-        this.promise.catch(() => {}); // nobody has to wait for it
-    }
-
-    finish(bytes) {
-        this.bytes = bytes;
-        this.resolve(bytes);
-    }
-}
-
-/** The state of one device. After a fault (device lost, an error nobody caught) every ticket is rejected with it. */
+/** The state of one device. After a fault (device lost, an error nobody caught) nothing runs any more. */
 export class Replay {
-    /** @param {GPUDevice} device */
-    constructor(device) {
+    /**
+     * @param {GPUDevice} device
+     * @param {(ticket: number, bytes: Uint8Array | null) => void} deliver called once for every ticket of run(), with null after a fault
+     */
+    constructor(device, deliver) {
         this.device = device;
         this.queue = device.queue;
+        this.deliver = deliver;
         this.fault = null;
         this.pending = new Set();
+        this.ticket = 0;
         this.free = new Map();
         this.layouts = new Map();
         this.kicked = 0;
@@ -42,13 +33,21 @@ export class Replay {
         device.lost.then((info) => this.fail("lost", info.message || info.reason));
     }
 
-    /** Rejects what is pending and all that comes; the first fault stays. */
+    /** Ends what is pending and all that comes; the first fault stays. */
     fail(kind, message) {
         this.fault ??= { kind, message };
-        for (const ticket of this.pending) {
-            ticket.reject(new Error(this.fault.message));
-        }
+        const pending = [...this.pending];
         this.pending.clear();
+        for (const ticket of pending) {
+            this.deliver(ticket, null);
+        }
+    }
+
+    /** A lost device still makes buffers and pipelines that do nothing: throws instead. */
+    check() {
+        if (this.fault) {
+            throw new Error(this.fault.message);
+        }
     }
 
     /**
@@ -57,6 +56,7 @@ export class Replay {
      * @throws {Error} with the browser's words when it cannot be made
      */
     async createBuffer(label, size, usage) {
+        this.check();
         this.device.pushErrorScope("validation");
         this.device.pushErrorScope("out-of-memory");
         let buffer;
@@ -67,7 +67,7 @@ export class Replay {
             thrown = error;
         }
         const errors = await Promise.all([this.device.popErrorScope(), this.device.popErrorScope()]);
-        const error = thrown ?? errors[0] ?? errors[1];
+        const error = thrown ?? errors[0] ?? errors[1] ?? this.fault;
         if (error) {
             buffer?.destroy();
             throw new Error(error.message);
@@ -93,6 +93,7 @@ export class Replay {
      * @throws {Error} with the compiler's messages
      */
     async compile(label, code, kinds) {
+        this.check();
         const { layout, pipeline: pipelineLayout } = this.layout(kinds);
         this.device.pushErrorScope("validation");
         const module = this.device.createShaderModule({ label, code });
@@ -100,6 +101,7 @@ export class Replay {
         try {
             const made = this.device.createComputePipelineAsync({ label, layout: pipelineLayout, compute: { module, entryPoint: "main" } });
             const [pipeline] = await Promise.all([made, refused]);
+            this.check();
             return { pipeline, layout };
         } catch (error) {
             const info = await module.getCompilationInfo();
@@ -156,19 +158,54 @@ export class Replay {
     }
 
     /**
-     * Encodes and submits a program.
+     * Encodes and submits a program; deliver() gets what it copied out.
      * @param {Program} program
      * @param {boolean} kick write 4 bytes again and again until the result is there: Chromium looks at a fence only when something
      *     is sent, and 3 ms later otherwise
-     * @returns {Ticket}
+     * @returns {number} the ticket; 0 after a fault
      */
-    run(program, kick = false) {
-        const ticket = new Ticket();
+    run(program, kick) {
         if (this.fault) {
-            ticket.reject(new Error(this.fault.message));
-            return ticket;
+            return 0;
         }
+        const ticket = ++this.ticket;
+        this.pending.add(ticket);
+        const end = (bytes) => {
+            if (kick) {
+                this.kicked--;
+            }
+            if (this.pending.delete(ticket)) {
+                this.deliver(ticket, bytes);
+            }
+        };
+        this.submit(program).then(end, (error) => {
+            this.fault ??= { kind: "error", message: error.message };
+            end(null);
+        });
+        if (kick && this.kicked++ === 0) {
+            this.kickLoop();
+        }
+        return ticket;
+    }
+
+    /** @param {Program} program @returns {Promise<Uint8Array>} what it copied out; rejected after a fault */
+    async submit(program) {
         const readback = program.nbytes ? this.takeReadback(program.nbytes) : null;
+        this.encode(program, readback);
+        if (!readback) {
+            await this.queue.onSubmittedWorkDone();
+            this.check();
+            return new Uint8Array(0);
+        }
+        await readback.mapAsync(GPUMapMode.READ);
+        this.check();
+        const bytes = new Uint8Array(readback.getMappedRange()).slice();
+        readback.unmap();
+        this.free.get(readback.size).push(readback);
+        return bytes;
+    }
+
+    encode(program, readback) {
         let encoder = this.device.createCommandEncoder();
         let room = program.perSubmit || Infinity;
         let at = 0;
@@ -201,39 +238,6 @@ export class Replay {
             pass.end();
         }
         this.queue.submit([encoder.finish()]);
-        this.pending.add(ticket);
-        this.settle(ticket, readback);
-        if (kick && this.kicked++ === 0) {
-            this.kickLoop();
-        }
-        const done = () => {
-            this.pending.delete(ticket);
-            this.kicked -= kick ? 1 : 0;
-        };
-        ticket.promise.then(done, done);
-        return ticket;
-    }
-
-    /** Resolves a ticket with what its readback holds, or when the queue has run where there is none. */
-    settle(ticket, readback) {
-        const wait = readback ? readback.mapAsync(GPUMapMode.READ) : this.queue.onSubmittedWorkDone();
-        wait.then(
-            () => {
-                if (this.fault) {
-                    ticket.reject(new Error(this.fault.message));
-                    return;
-                }
-                if (!readback) {
-                    ticket.finish(new Uint8Array(0));
-                    return;
-                }
-                const bytes = new Uint8Array(readback.getMappedRange()).slice();
-                readback.unmap();
-                this.free.get(readback.size).push(readback);
-                ticket.finish(bytes);
-            },
-            (error) => ticket.reject(error),
-        );
     }
 
     takeReadback(size) {
@@ -263,7 +267,8 @@ export class Replay {
     async read(buffer, offset, nbytes) {
         const program = this.program(0);
         this.addCopy(program, buffer, offset, nbytes);
-        const bytes = await this.run(program).promise;
+        this.check();
+        const bytes = await this.submit(program);
         this.free.get(nbytes).pop()?.destroy();
         return bytes;
     }
@@ -301,7 +306,7 @@ export class Replay {
         return times;
     }
 
-    /** Gives everything back; pending tickets are rejected. */
+    /** Gives everything back; what is pending ends with null. */
     close() {
         this.fail("lost", "the device was closed");
         this.device.destroy();

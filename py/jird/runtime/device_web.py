@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from asyncio import get_running_loop
 from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
 
 import js
 import numpy as np
-from pyodide.ffi import JsException, JsProxy, to_js
+from pyodide.ffi import JsException, JsProxy, create_proxy, to_js
 
 from ..errors import DeviceLost, JirdError, KernelFailed, NoWebGPU, OutOfMemory
 from ..kernels import wgsl
@@ -84,46 +85,58 @@ async def open_device(limits: str = "adapter") -> "WebDevice":
         device = await adapter.requestDevice(js_obj({"label": "jird", "requiredFeatures": names, "requiredLimits": raised}))
     except JsException as error:
         raise NoWebGPU(f"the GPU adapter gives no device: {_words(error)}") from error
-    replay = js.jirdShell.replay.Replay.new(device)
+    opened = WebDevice(device)
     dialect = "tint"
-    if "subgroups" in names and not await replay.accepts("enable subgroups;\n"):
+    if "subgroups" in names and not await opened.accepts("enable subgroups;\n"):
         dialect = "naga"  # Firefox: naga knows subgroup operations but refuses the enable line
     has = device.limits
     sizes = tuple(int(getattr(info, f"subgroup{end}Size", 0) or 0) for end in ("Min", "Max"))
-    return WebDevice(device, replay, DeviceInfo(
+    opened.info = DeviceInfo(
         name=_name(info), features=frozenset(FEATURES[n] for n in names), dialect=dialect, trust=_trust(info),
         limits=Limits(**{ours: int(getattr(has, theirs)) for ours, theirs in LIMITS.items()}),
-        subgroup_sizes=sizes if "subgroups" in names else (0, 0)))
+        subgroup_sizes=sizes if "subgroups" in names else (0, 0))
+    return opened
 
 
 class WebTicket:
-    """A submitted program; see device.Ticket."""
+    """A submitted program; see device.Ticket. A result that has come costs no turn of the event loop. One task waits for it."""
 
-    __slots__ = ("_device", "_handle")
+    __slots__ = ("_device", "_data", "_is_done", "_future")
 
-    def __init__(self, device: "WebDevice", handle: JsProxy):
-        self._device, self._handle = device, handle
+    def __init__(self, device: "WebDevice", is_done: bool):
+        self._device, self._data, self._is_done, self._future = device, None, is_done, None
+
+    def finish(self, data: bytes | None) -> None:
+        self._data, self._is_done = data, True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
     async def result(self) -> bytes:
-        got = self._handle.bytes
-        if is_null(got):
-            try:
-                got = await self._handle.promise
-            except JsException as error:
-                raise self._device.failure(error) from error
-        return got.to_bytes()
+        if not self._is_done:
+            if self._future is None or self._future.cancelled():
+                self._future = get_running_loop().create_future()
+            await self._future
+        if self._data is None:
+            raise self._device.failure(None)
+        return self._data
 
 
 class WebDevice:
     """The Device protocol on one GPUDevice; made by open_device. dispatches_per_submit: 0 = all in one."""
 
-    def __init__(self, device: JsProxy, replay: JsProxy, info: DeviceInfo):
-        self.info = info
+    def __init__(self, device: JsProxy):
+        self.info = DeviceInfo("unopened")
         self.dispatches_per_submit = 0
-        self._device, self._replay, self._queue = device, replay, device.queue
-        self._run = replay.run
+        self._tickets: dict[int, WebTicket] = {}
+        self._deliver = create_proxy(self._on_result)
+        self._replay = js.jirdShell.replay.Replay.new(device, self._deliver)
+        self._device, self._queue, self._run = device, device.queue, self._replay.run
         self._pipelines: dict[tuple, WebPipeline] = {}
         self._staging: dict[int, JsProxy] = {}
+
+    async def accepts(self, code: str) -> bool:
+        """Whether the browser's compiler takes this text."""
+        return bool(await self._replay.accepts(code))
 
     async def create_buffer(self, label: str, nbytes: int, *, uniform: bool = False) -> WebBuffer:
         size = max(4, -(-nbytes // 4) * 4)
@@ -193,7 +206,15 @@ class WebDevice:
 
     def run(self, program: JsProxy, kick: bool = False) -> WebTicket:
         """One FFI call, one submit. kick: keep poking the queue until the result is there (for one step in flight)."""
-        return WebTicket(self, self._run(program, kick))
+        number = self._run(program, kick)
+        ticket = WebTicket(self, number == 0)
+        if number:
+            self._tickets[number] = ticket
+        return ticket
+
+    def _on_result(self, number: int, data: Any) -> None:
+        """replay.js's deliver: the bytes of a ticket, null after a fault."""
+        self._tickets.pop(number).finish(None if is_null(data) else data.to_bytes())
 
     async def profile(self, recording: WebRecording) -> list[tuple[str, float]]:
         """(label, us) of each dispatch, each in a pass of its own; the adapter must have timestamp queries."""
@@ -209,7 +230,12 @@ class WebDevice:
             raise self.failure(None)
 
     def close(self) -> None:
+        """Destroys the device with all its buffers; what is pending raises DeviceLost. Calls after the first do nothing."""
+        if self._deliver is None:
+            return
         self._replay.close()
+        self._deliver.destroy()
+        self._deliver = None
         self._pipelines.clear()
         self._staging.clear()
 

@@ -190,7 +190,7 @@ def compare(want: np.ndarray, got: np.ndarray, tol: float) -> tuple[float, str]:
     if not finite.any():
         return 0.0, ""
     wide = want.astype(np.float64)
-    delta = np.where(finite, np.abs(wide - got), 0.0)
+    delta = np.abs(np.subtract(wide, got, where=finite, out=np.zeros_like(wide)))
     scale = float(np.abs(wide[finite]).max())
     worst = float(delta.max()) / scale if scale else float(delta.max())
     if worst <= tol:
