@@ -11,7 +11,7 @@ from .context import Context
 from .fuse import fuse, prune
 from .place import matrix_shape, place
 from .plan import Plan
-from .select import choose, select
+from .select import Selector, select
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ def compile(prepared: Prepared, ctx: Context, keep: frozenset[str] = frozenset()
     Raises: KernelFailed when no kernel serves a node; ModelNotSupported when a weight exceeds the device's limits.
     """
     ctx = replace(ctx, formats=prepared.formats)
-    graph = fuse(prune(prepared.graph), ctx, lambda node: choose(node, ctx) is not None, keep)
-    choices = [select(node, ctx) for node in graph.nodes]
+    selector = Selector(ctx)
+    graph = fuse(prune(prepared.graph), ctx, lambda node: selector.choose(node) is not None, keep)
+    choices = [select(node, selector) for node in graph.nodes]
     return place(graph, choices, ctx, dict(prepared.sources), dict(prepared.rows))

@@ -14,105 +14,143 @@ from .context import Context
 Fits = Callable[[Node], bool]
 
 
-def _sole_consumer(graph: Graph, tensor: Tensor, op: str) -> Node | None:
-    """The one node that reads `tensor` (whole or a view), when it is an `op` and the tensor is not a graph output."""
-    users = graph.consumers(tensor)
-    if len(users) != 1 or users[0].op != op or any(t.root.name == tensor.root.name for t in graph.outputs):
-        return None
-    return users[0]
+class Rewriter:
+    """A graph being rewritten by one pass: who makes and who reads a tensor, kept up to date, so that a pass is linear."""
+
+    def __init__(self, graph: Graph):
+        self._graph = graph
+        self._nodes: dict[int, Node] = dict(enumerate(graph.nodes))
+        self._makers: dict[str, int] = {}
+        self._readers: dict[str, set[int]] = {}
+        self._outputs = {t.root.name for t in graph.outputs}
+        for position, node in self._nodes.items():
+            self._note(position, node)
+
+    def _note(self, position: int, node: Node) -> None:
+        for t in node.outputs.values():
+            self._makers[t.name] = position
+        for t in node.inputs.values():
+            self._readers.setdefault(t.root.name, set()).add(position)
+
+    def of(self, op: str, keep: frozenset[str]) -> list[Node]:
+        return [n for n in self._nodes.values() if n.op == op and n.id not in keep]
+
+    def maker(self, tensor: Tensor, op: str, keep: frozenset[str]) -> Node | None:
+        """The node that makes `tensor`, when it is an `op` that may be fused."""
+        node = self._nodes.get(self._makers.get(tensor.name, -1))
+        return node if node is not None and node.op == op and node.id not in keep else None
+
+    def is_read_once(self, tensor: Tensor) -> bool:
+        """One node reads `tensor` or a view of it, and it is not an output of the graph."""
+        return len(self._readers.get(tensor.root.name, ())) == 1 and tensor.root.name not in self._outputs
+
+    def reader(self, tensor: Tensor, op: str, keep: frozenset[str]) -> Node | None:
+        """The only reader of `tensor`, when it is an `op` that may be fused."""
+        if not self.is_read_once(tensor):
+            return None
+        node = self._nodes[next(iter(self._readers[tensor.root.name]))]
+        return node if node.op == op and node.id not in keep else None
+
+    def replace(self, old: tuple[Node, ...], new: Node) -> None:
+        """`new` takes the place of the last of `old`."""
+        positions = sorted(self._makers[next(iter(n.outputs.values())).name] for n in old)
+        for position in positions:
+            for t in self._nodes.pop(position).inputs.values():
+                self._readers[t.root.name].discard(position)
+        self._nodes[positions[-1]] = new
+        self._note(positions[-1], new)
+
+    def graph(self) -> Graph:
+        return Graph(self._graph.name, tuple(self._nodes[p] for p in sorted(self._nodes)), self._graph.outputs)
 
 
 def _covers(*nodes: Node) -> tuple[str, ...]:
     return tuple(c for n in nodes for c in (n.covers or (n.id,)))
 
 
-def _replace(graph: Graph, old: tuple[Node, ...], new: Node) -> Graph:
-    """`new` takes the place of the last of `old`."""
-    gone = {n.id for n in old}
-    last = [n.id for n in graph.nodes if n.id in gone][-1]
-    nodes = tuple(new if n.id == last else n for n in graph.nodes if n.id == last or n.id not in gone)
-    return Graph(graph.name, nodes, graph.outputs)
-
-
 def norm_into_linear(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits) -> Graph:
     """rms_norm + the one linear that reads it -> linear with a norm prologue."""
-    for norm in [n for n in graph.nodes if n.op == "rms_norm" and n.id not in keep]:
-        linear = _sole_consumer(graph, norm.outputs["y"], "linear")
-        if linear is None or linear.id in keep or "norm" in linear.inputs:
+    r = Rewriter(graph)
+    for norm in r.of("rms_norm", keep):
+        linear = r.reader(norm.outputs["y"], "linear", keep)
+        if linear is None or "norm" in linear.inputs:
             continue
         fused = linear.with_(inputs={**linear.inputs, "x": norm.inputs["x"], "norm": norm.inputs["w"]},
                              attrs={**linear.attrs, "eps": norm.attrs["eps"]}, covers=_covers(norm, linear))
         if fits(fused):
-            graph = _replace(graph, (norm, linear), fused)
-    return graph
+            r.replace((norm, linear), fused)
+    return r.graph()
 
 
 def swiglu_into_linear(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits) -> Graph:
     """linear [gate; up] + swiglu -> linear that returns silu(gate) * up."""
-    for act in [n for n in graph.nodes if n.op == "swiglu" and n.id not in keep]:
+    r = Rewriter(graph)
+    for act in r.of("swiglu", keep):
         gate, up = act.inputs["gate"], act.inputs["up"]
         if gate.base is None or up.base is None or gate.base.name != up.base.name:
             continue
         width = int(gate.shape[-1])
-        if (gate.offset, up.offset, int(gate.base.shape[-1])) != (0, width, 2 * width):
+        linear = r.maker(gate.base, "linear", keep)
+        if linear is None or not r.is_read_once(gate.base) or (gate.offset, up.offset, int(gate.base.shape[-1])) != (0, width, 2 * width):
             continue
-        made = [n for n in graph.nodes if n.op == "linear" and n.outputs["y"].name == gate.base.name]
-        if len(made) != 1 or made[0].id in keep or len(graph.consumers(gate.base)) != 1:
-            continue
-        fused = made[0].with_(outputs={"y": act.outputs["y"]}, attrs={**made[0].attrs, "swiglu": True}, covers=_covers(made[0], act))
+        fused = linear.with_(outputs={"y": act.outputs["y"]}, attrs={**linear.attrs, "swiglu": True}, covers=_covers(linear, act))
         if fits(fused):
-            graph = _replace(graph, (made[0], act), fused)
-    return graph
+            r.replace((linear, act), fused)
+    return r.graph()
 
 
 def add_into_linear(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits) -> Graph:
     """linear + the add that alone reads it -> linear with a residual epilogue."""
-    for linear in [n for n in graph.nodes if n.op == "linear" and n.id not in keep and not n.attrs.get("swiglu")]:
-        add = _sole_consumer(graph, linear.outputs["y"], "add")
-        if add is None or add.id in keep or "residual" in linear.inputs:
+    r = Rewriter(graph)
+    for linear in r.of("linear", keep):
+        add = r.reader(linear.outputs["y"], "add", keep)
+        if add is None or "residual" in linear.inputs or linear.attrs.get("swiglu"):
             continue
-        mine = linear.outputs["y"].name
-        others = [t for t in add.inputs.values() if t.name != mine]
+        others = [t for t in add.inputs.values() if t.name != linear.outputs["y"].name]
         if len(others) != 1:
             continue
         fused = linear.with_(inputs={**linear.inputs, "residual": others[0]}, outputs={"y": add.outputs["y"]}, covers=_covers(linear, add))
         if fits(fused):
-            graph = _replace(graph, (linear, add), fused)
-    return graph
+            r.replace((linear, add), fused)
+    return r.graph()
 
 
 def rope_and_append(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits) -> Graph:
     """rope(q), rope(k), kv_append(k, v) -> rope_append."""
-    for append in [n for n in graph.nodes if n.op == "kv_append" and n.id not in keep]:
-        made = {n.outputs["y"].name: n for n in graph.nodes if n.op == "rope"}
-        rope_k = made.get(append.inputs["k"].name)
-        if rope_k is None or rope_k.id in keep or len(graph.consumers(rope_k.outputs["y"])) != 1:
+    r = Rewriter(graph)
+    ropes = {}
+    for node in r.of("rope", keep):
+        ropes.setdefault(node.id.rpartition(".")[0], []).append(node)
+    for append in r.of("kv_append", keep):
+        rope_k = r.maker(append.inputs["k"], "rope", keep)
+        if rope_k is None or not r.is_read_once(rope_k.outputs["y"]):
             continue
-        scope = rope_k.id.rpartition(".")[0]
-        rope_q = next((n for n in made.values() if n is not rope_k and n.id.rpartition(".")[0] == scope and n.id not in keep), None)
-        if rope_q is None or rope_q.attrs["pairing"] != rope_k.attrs["pairing"]:
+        others = [n for n in ropes[rope_k.id.rpartition(".")[0]] if n.id != rope_k.id and n.attrs["pairing"] == rope_k.attrs["pairing"]]
+        if len(others) != 1:
             continue
+        rope_q = others[0]
         attrs = {"heads": rope_q.attrs["heads"], "kv_heads": rope_k.attrs["heads"], "head_dim": rope_k.attrs["head_dim"], "pairing": rope_k.attrs["pairing"]}
         fused = Node("rope_append", {"q": rope_q.inputs["x"], "k": rope_k.inputs["x"], "v": append.inputs["v"], "cos": rope_k.inputs["cos"], "sin": rope_k.inputs["sin"]},
                      {"y": rope_q.outputs["y"], **append.outputs}, attrs, append.id, _covers(rope_q, rope_k, append))
         if fits(fused):
-            graph = _replace(graph, (rope_q, rope_k, append), fused)
-    return graph
+            r.replace((rope_q, rope_k, append), fused)
+    return r.graph()
 
 
 def append_into_attention(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits) -> Graph:
     """rope_append + attention -> attention_append, where no two rows of a step share a slot."""
     if not ctx.one_row_a_slot:
         return graph
-    for attend in [n for n in graph.nodes if n.op == "attention" and n.id not in keep]:
-        made = next((n for n in graph.nodes if n.op == "rope_append" and n.outputs["y"].name == attend.inputs["q"].name), None)
-        if made is None or made.id in keep or len(graph.consumers(made.outputs["y"])) != 1:
+    r = Rewriter(graph)
+    for attend in r.of("attention", keep):
+        append = r.maker(attend.inputs["q"], "rope_append", keep)
+        if append is None or not r.is_read_once(append.outputs["y"]):
             continue
-        fused = Node("attention_append", made.inputs, {"y": attend.outputs["y"], "k_cache": made.outputs["k_cache"], "v_cache": made.outputs["v_cache"]},
-                     {**made.attrs, **attend.attrs}, attend.id, _covers(made, attend))
+        fused = Node("attention_append", append.inputs, {"y": attend.outputs["y"], "k_cache": append.outputs["k_cache"], "v_cache": append.outputs["v_cache"]},
+                     {**append.attrs, **attend.attrs}, attend.id, _covers(append, attend))
         if fits(fused):
-            graph = _replace(graph, (made, attend), fused)
-    return graph
+            r.replace((append, attend), fused)
+    return r.graph()
 
 
 SPLIT_KEYS = 128  # keys a workgroup of split attention sees

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -40,22 +40,40 @@ def device_consts(path: str, consts: dict[str, Any], subgroup_sizes: tuple[int, 
     return consts
 
 
-def choose(node: Node, ctx: Context) -> Choice | None:
-    """The first kernel variant that can serve `node`: those made for this kind of adapter first."""
-    kernels.load_all()
-    liked = "software" if ctx.is_software else "gpu"
-    rank = {liked: 0, "any": 1}
-    offered = [(k, v) for k in core.kernels_for(node.op) for v in k.variants]
-    for kernel, variant in sorted(offered, key=lambda kv: rank.get(kv[1].prefer, 2)):
-        choice = _try(kernel, variant, node, ctx)
-        if choice is not None:
-            return choice
-    return None
+@dataclass
+class Selector:
+    """Chooses for one context; nodes that look alike (thirty layers) are decided once."""
+
+    ctx: Context
+    _decided: dict[tuple, Choice | None] = field(default_factory=dict)
+    _offered: dict[str, list[tuple[core.Kernel, core.Variant]]] = field(default_factory=dict)
+
+    def choose(self, node: Node) -> Choice | None:
+        """The first kernel variant that can serve `node`: those made for this kind of adapter first."""
+        look = self._look(node)
+        if look not in self._decided:
+            made = (_try(kernel, variant, node, self.ctx) for kernel, variant in self._offers(node.op))
+            self._decided[look] = next((c for c in made if c is not None), None)
+        return self._decided[look]
+
+    def _offers(self, op: str) -> list[tuple[core.Kernel, core.Variant]]:
+        if op not in self._offered:
+            kernels.load_all()
+            rank = {"software" if self.ctx.is_software else "gpu": 0, "any": 1}
+            offers = [(k, v) for k in core.kernels_for(op) for v in k.variants]
+            self._offered[op] = sorted(offers, key=lambda kv: rank.get(kv[1].prefer, 2))
+        return self._offered[op]
+
+    def _look(self, node: Node) -> tuple:
+        """All of a node that a choice may depend on: op, attrs, and of every slot shape, view and weight format."""
+        tensors = tuple((slot, t.shape, t.base is not None, t.column_offset, t.root.shape[-1], self.ctx.formats.get(t.name) if t.kind == "weight" else None)
+                        for slot, t in (*node.inputs.items(), *node.outputs.items()))
+        return (node.op, tensors, tuple(node.attrs.items()))
 
 
-def select(node: Node, ctx: Context) -> Choice:
-    """As `choose`. Raises: KernelFailed naming the node and what was tried when nothing serves it."""
-    choice = choose(node, ctx)
+def select(node: Node, selector: Selector) -> Choice:
+    """As Selector.choose. Raises: KernelFailed naming the node and what was tried when nothing serves it."""
+    choice, ctx = selector.choose(node), selector.ctx
     if choice is None:
         tried = [k.path for k in core.kernels_for(node.op)]
         formats = {s: ctx.format(t) for s, t in node.inputs.items() if t.kind == "weight"}
