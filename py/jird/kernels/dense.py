@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from .core import kernel
-from .linear import Form, dense_matrix, linear_data, lower_matvec, matvec_cases, matvec_grid, matvec_variants, write_linear
+from .linear import (
+    Form,
+    dense_matrix,
+    linear_data,
+    lower_matmul,
+    lower_matvec,
+    matmul_cases,
+    matmul_grid,
+    matmul_variants,
+    matvec_cases,
+    matvec_grid,
+    matvec_variants,
+    multiply_linear,
+    write_linear,
+)
 
 
 def _matvec(name: str, form: Form):
@@ -54,3 +68,26 @@ def matvec_norm_swiglu(x, w, norm, y, params, consts, bias=None):
     Shapes:  as matvec_swiglu; norm [K]
     """
     write_linear(x, dense_matrix(w, 2 * params.N, params.K, consts), y, params, bias, norm=norm, is_swiglu=True)
+
+
+def _matmul(name: str, form: Form):
+    return kernel(f"dense/{name}", op="linear", lower=lower_matmul(form), data=linear_data(form), grid=matmul_grid,
+                  variants=matmul_variants(form), cases=matmul_cases(form), strided=("x",))
+
+
+@_matmul("matmul", Form("dense"))
+def matmul(x, w, y, params, consts, bias=None):
+    """y[t, n] = sum_k x[t, k] * w[n, k] + bias[n], T past a decode step
+
+    Shapes:  as matvec
+    """
+    multiply_linear(x, dense_matrix(w, params.N, params.K, consts), y, params, bias)
+
+
+@_matmul("matmul_residual", Form("dense", ("residual",)))
+def matmul_residual(x, w, residual, y, params, consts, bias=None):
+    """y[t, n] = sum_k x[t, k] * w[n, k] + bias[n] + residual[t, n]
+
+    Shapes:  as matvec; residual [T, N]
+    """
+    multiply_linear(x, dense_matrix(w, params.N, params.K, consts), y, params, bias, residual)

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from .core import kernel
-from .linear import Form, linear_data, lower_matvec, matvec_cases, matvec_grid, matvec_variants, quantised_matrix, write_linear
+from .linear import (
+    Form,
+    linear_data,
+    lower_matmul,
+    lower_matvec,
+    matmul_cases,
+    matmul_grid,
+    matmul_variants,
+    matvec_cases,
+    matvec_grid,
+    matvec_variants,
+    multiply_linear,
+    quantised_matrix,
+    write_linear,
+)
 
 
 def _matvec(name: str, form: Form):
@@ -54,3 +68,26 @@ def matvec_norm_swiglu(x, w_q, w_sb, norm, y, params, consts, bias=None):
     Shapes:  as matvec_swiglu; norm [K]
     """
     write_linear(x, quantised_matrix("int8", w_q, w_sb, 2 * params.N, params.K, consts), y, params, bias, norm=norm, is_swiglu=True)
+
+
+def _matmul(name: str, form: Form):
+    return kernel(f"int8/{name}", op="linear", lower=lower_matmul(form), data=linear_data(form), grid=matmul_grid,
+                  variants=matmul_variants(form), cases=matmul_cases(form), strided=("x",))
+
+
+@_matmul("matmul", Form("int8"))
+def matmul(x, w_q, w_sb, y, params, consts, bias=None):
+    """y[t, n] = sum_k x[t, k] * w[n, k] + bias[n], T past a decode step
+
+    Shapes:  as matvec
+    """
+    multiply_linear(x, quantised_matrix("int8", w_q, w_sb, params.N, params.K, consts), y, params, bias)
+
+
+@_matmul("matmul_residual", Form("int8", ("residual",)))
+def matmul_residual(x, w_q, w_sb, residual, y, params, consts, bias=None):
+    """y[t, n] = sum_k x[t, k] * w[n, k] + bias[n] + residual[t, n]
+
+    Shapes:  as matvec; residual [T, N]
+    """
+    multiply_linear(x, quantised_matrix("int8", w_q, w_sb, params.N, params.K, consts), y, params, bias, residual)

@@ -103,11 +103,11 @@ def _lanes(units: int, least: int = 32, most: int = 128) -> int:
 
 
 def column_geometry(form: Form, k: int, rows: int, group: int) -> dict[str, int]:
-    """WG, COLUMNS, WORDS for a software adapter: 8 columns a thread share the reads of x; at least 8 workgroups where there are enough."""
-    wg = 16 if rows >= 8 * 16 * 8 else 8
-    if form.kind == "dense":
-        return {"WG": wg, "COLUMNS": 8}
-    return {"WG": wg, "COLUMNS": 8, "WORDS": words_that_fit(form.kind, k, group, 4)}
+    """WG, COLUMNS, WORDS for a software adapter (measured on SwiftShader): 16 columns a thread share the reads of x, which
+    cost as much as 5 columns; workgroups of one SIMD group where there are few.
+    """
+    geometry = {"WG": 16 if rows >= 16 * 16 * 16 else 4, "COLUMNS": 16}
+    return geometry if form.kind == "dense" else geometry | {"WORDS": words_that_fit(form.kind, k, group, 4)}
 
 
 def matvec_grid(form: Form) -> Callable:
@@ -123,13 +123,60 @@ def matvec_grid(form: Form) -> Callable:
     return grid
 
 
+def lower_matmul(form: Form) -> Callable:
+    """lower() of a matmul: prefill (more rows than the matvec family takes)."""
+
+    def lower(node, ctx, variant):
+        if ctx.rows <= MATVEC_ROWS or not form.serves(node, ctx):
+            return None
+        k, n, group = int(node.inputs["x"].shape[-1]), int(node.inputs["w"].shape[0]), ctx.format(node.inputs["w"]).group
+        if variant.name == "column":
+            geometry = column_geometry(form, k, n, group)
+        else:
+            # Small products: narrower tiles, so that more of the chip has work.
+            few = -(-ctx.rows // 64) * -(-n // 64) < 96
+            geometry = {"EACH_T": min(4, -(-ctx.rows // 16)) if not few else min(2, -(-ctx.rows // 16)), "EACH_N": 4}
+        return Lowered(lower_params(form, node, ctx), {**lower_consts(form, node, ctx), **geometry})
+
+    return lower
+
+
+def matmul_grid(p, c) -> tuple[int, int, int]:
+    """Workgroups over columns on x, over rows on y."""
+    if c.SHAPE == "column":
+        return -(-p.N // (c.WG * c.COLUMNS)), -(-p.T // 4), 1
+    return -(-p.N // (16 * c.EACH_N)), -(-p.T // (16 * c.EACH_T)), 1
+
+
+def matmul_variants(form: Form) -> tuple[Variant, ...]:
+    words = {"WORDS": 1} if form.kind != "dense" else {}
+    return (Variant("tile", {"SHAPE": "tile", **words}, prefer="gpu"),
+            Variant("column", {"SHAPE": "column", "WG": 4, "COLUMNS": 16, **{w: 2 for w in words}}, prefer="software"))
+
+
+def matmul_cases(form: Form) -> list[Case]:
+    """The first is what prefill plans look like; the others walk the edges."""
+    def case(t, k, n, consts, why, **more):
+        return Case({"T": t, "K": k, "N": n, "x_stride": k, "x_offset": 0} | more, consts, why)
+
+    if form.kind == "dense":
+        return [case(67, 68, 65, {"STORE": "f16"}, "one past the tile, K past the step, f16"),
+                case(5, 32, 19, {"STORE": "bf16"}, "ragged rows and columns, bf16"),
+                case(9, 36, 130, {"STORE": "f32", "BIAS": form.bias_index}, "f32, bias"),
+                case(6, 64, 3, {"STORE": "f32"}, "x is a view", x_stride=80, x_offset=12)]
+    return [case(67, 96, 65, {"GROUP": 32, "PAIR": 0}, "one past the tile"),
+            case(5, 128, 19, {"GROUP": 64, "PAIR": 1}, "bf16 pairs, ragged rows and columns"),
+            case(9, 48, 130, {"GROUP": 16, "PAIR": 2, "BIAS": form.bias_index}, "f32 pairs, bias, K past the tile step"),
+            case(6, 64, 3, {"GROUP": 32, "PAIR": 0}, "x is a view", x_stride=80, x_offset=12)]
+
+
 def matvec_variants(form: Form) -> tuple[Variant, ...]:
     columns = 2 if form.is_swiglu else 1
     words = {"WORDS": 1} if form.kind != "dense" else {}
     lanes = {"SHAPE": "lanes", "LANES": 32, "WG": 128, "COLUMNS": columns, **words}
     return (Variant("subgroup", {**lanes, "REDUCE": "subgroup"}, features=("subgroups",), prefer="gpu"),
             Variant("tree", {**lanes, "REDUCE": "tree"}),
-            Variant("column", {"SHAPE": "column", "REDUCE": "none", "WG": 16, "COLUMNS": 8, **words}, prefer="software"))
+            Variant("column", {"SHAPE": "column", "REDUCE": "none", "WG": 4, "COLUMNS": 16, **words}, prefer="software"))
 
 
 def matvec_cases(form: Form) -> list[Case]:
@@ -225,3 +272,13 @@ def write_linear(x, w, y, params, bias=None, norm=None, residual=None, is_swiglu
         if residual is not None:
             sums = sums + residual[t * n: (t + 1) * n]
         y[t * n: (t + 1) * n] = sums
+
+
+def multiply_linear(x, w, y, params, bias=None, residual=None) -> None:
+    """y = x @ w.T + bias + residual, all rows at once (prefill: compared with steps within tolerance)."""
+    out = y[: params.T * params.N].reshape(params.T, params.N)
+    np.matmul(read_rows(x, params), w.T, out=out)
+    if bias is not None:
+        out += bias[: params.N]
+    if residual is not None:
+        out += residual[: out.size].reshape(out.shape)

@@ -4,7 +4,8 @@
 //!include epilogue_single
 //!include bias_{BIAS=none}
 //!include matvec_{SHAPE=lanes}
-// y[t, n] = rsqrt(mean_k x[t, k]^2 + eps) * sum_k x[t, k] * norm[k] * w[n, k] + bias[n]; w [N, K] bound at 1 by the include.
+// y[t, n] = rsqrt(mean_k x[t, k]^2 + eps) * sum_k x[t, k] * norm[k] * w[n, k] + bias[n]
+// w [N, K] is bound at 1 by the include.
 struct Params {
     T: u32,
     K: u32,

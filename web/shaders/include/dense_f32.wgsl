@@ -8,10 +8,19 @@ fn load_unit(row: u32, unit: u32, units: u32) -> Q {
     return w[row * units + unit];
 }
 
-fn weights_of(q: Q) -> vec4f {
-    return q;
+fn unpack(q: Q) -> Unit {
+    return Unit(q);
 }
 
-fn meet(row: u32, unit: u32, units: u32, q: Q, u: Unit, total: f32) -> f32 {
-    return dot(u[0], weights_of(q));
+// Weights 4 i .. 4 i + 3 of row `row`, for the tiles of a matmul; quads = K / 4.
+fn weights_at(row: u32, i: u32, quads: u32) -> vec4f {
+    return unpack(w[row * quads + i])[0];
+}
+
+fn pair_of(row: u32, unit: u32, units: u32) -> vec2f {
+    return vec2f(1.0, 0.0);
+}
+
+fn meet(pair: vec2f, codes: Unit, u: Unit, total: f32) -> f32 {
+    return dot_units(codes, u);
 }

@@ -1,11 +1,17 @@
 //!include unit_1
 //!include int8
-// A load of 1 word of int8 weights (4 weights along K).
+// A load of 1 word of int8 weights: 4 weights along K.
 const WORDS: u32 = 1u;
 alias Q = u32;
 @group(0) @binding(1) var<storage, read> w_q: array<u32>;
 
-// sum_k q_k * a_k, u already times UNPACK
-fn dot_unit(q: Q, u: Unit) -> f32 {
-    return dot_word(q, u[0]);
+// The codes of a load; activations that meet them carry UNPACK.
+fn unpack(q: Q) -> Unit {
+    return Unit(codes_at(q));
+}
+
+// Weights 4 i .. 4 i + 3 of row `row`, for the tiles of a matmul; quads = K / 4.
+fn weights_at(row: u32, i: u32, quads: u32) -> vec4f {
+    let pair = pair_at((row * quads + i) * 4u / GROUP);
+    return codes_at(w_q[row * quads + i]) * UNPACK * pair.x + pair.y;
 }

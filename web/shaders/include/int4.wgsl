@@ -6,8 +6,3 @@ const UNPACK = vec4f(1.0, 0.0625, 0.00390625, 0.000244140625);
 fn codes_at(q: u32) -> vec4f {
     return vec4f(vec4i(vec4u(q) & vec4u(0xfu, 0xf0u, 0xf00u, 0xf000u)));
 }
-
-// a, b: activations 0..3 and 4..7 of the word, times UNPACK
-fn dot_word(q: u32, a: vec4f, b: vec4f) -> f32 {
-    return dot(a, codes_at(q)) + dot(b, codes_at(q >> 16u));
-}

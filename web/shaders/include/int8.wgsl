@@ -7,8 +7,3 @@ fn codes_at(q: u32) -> vec4f {
     let halves = vec2u(q, q >> 16u);
     return vec4f(vec4i(halves.xxyy & vec4u(0xffu, 0xff00u, 0xffu, 0xff00u)));
 }
-
-// a: the word's 4 activations, times UNPACK
-fn dot_word(q: u32, a: vec4f) -> f32 {
-    return dot(a, codes_at(q));
-}

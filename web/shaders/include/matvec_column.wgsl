@@ -24,7 +24,7 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
         }
         for (var c = 0u; c < COLUMNS; c++) {
             let row = weight_row(first, c);
-            sums[c] += meet(row, unit, units, load_unit(row, unit, units), u, total);
+            sums[c] += meet(pair_of(row, unit, units), unpack(load_unit(row, unit, units)), u, total);
         }
     }
     let scale = norm_scale(squares);

@@ -16,8 +16,10 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
         let unit = base + lane;
         if (unit < units) {
             var q: array<Q, COLUMNS>;
+            var pair: array<vec2f, COLUMNS>;
             for (var c = 0u; c < COLUMNS; c++) {
                 q[c] = load_unit(weight_row(first, c), unit, units);
+                pair[c] = pair_of(weight_row(first, c), unit, units);
             }
             for (var r = 0u; r < ROWS; r++) {
                 let t = min(wg.z * ROWS + r, params.T - 1u);
@@ -29,7 +31,7 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
                     squares[r] += square_unit(raw);
                 }
                 for (var c = 0u; c < COLUMNS; c++) {
-                    sums[r * COLUMNS + c] += meet(weight_row(first, c), unit, units, q[c], u, total);
+                    sums[r * COLUMNS + c] += meet(pair[c], unpack(q[c]), u, total);
                 }
             }
         }

@@ -6,8 +6,12 @@ fn load_unit(row: u32, unit: u32, units: u32) -> Q {
     return w_q[row * units + unit];
 }
 
-// What unit `unit` of weight row `row` adds to the sum; total = sum_k a_k.
-fn meet(row: u32, unit: u32, units: u32, q: Q, u: Unit, total: f32) -> f32 {
-    let pair = pair_at((row * units + unit) * (4u * UNIT) / GROUP);
-    return pair.x * dot_unit(q, u) + pair.y * total;
+// The (scale, bias) pair of unit `unit` of weight row `row`.
+fn pair_of(row: u32, unit: u32, units: u32) -> vec2f {
+    return pair_at((row * units + unit) * (4u * UNIT) / GROUP);
+}
+
+// What a unit adds to the sum of one row of x; total = sum_k a_k.
+fn meet(pair: vec2f, codes: Unit, u: Unit, total: f32) -> f32 {
+    return pair.x * dot_units(codes, u) + pair.y * total;
 }

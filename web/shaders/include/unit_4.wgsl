@@ -23,3 +23,7 @@ fn sum_unit(u: Unit) -> f32 {
 fn square_unit(u: Unit) -> f32 {
     return dot(u[0], u[0]) + dot(u[1], u[1]) + dot(u[2], u[2]) + dot(u[3], u[3]);
 }
+
+fn dot_units(a: Unit, b: Unit) -> f32 {
+    return dot(a[0], b[0]) + dot(a[1], b[1]) + dot(a[2], b[2]) + dot(a[3], b[3]);
+}

@@ -23,3 +23,7 @@ fn sum_unit(u: Unit) -> f32 {
 fn square_unit(u: Unit) -> f32 {
     return dot(u[0], u[0]) + dot(u[1], u[1]) + dot(u[2], u[2]) + dot(u[3], u[3]) + dot(u[4], u[4]) + dot(u[5], u[5]) + dot(u[6], u[6]) + dot(u[7], u[7]);
 }
+
+fn dot_units(a: Unit, b: Unit) -> f32 {
+    return dot(a[0], b[0]) + dot(a[1], b[1]) + dot(a[2], b[2]) + dot(a[3], b[3]) + dot(a[4], b[4]) + dot(a[5], b[5]) + dot(a[6], b[6]) + dot(a[7], b[7]);
+}

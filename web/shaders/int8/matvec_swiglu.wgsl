@@ -4,7 +4,8 @@
 //!include epilogue_swiglu
 //!include bias_{BIAS=none}
 //!include matvec_{SHAPE=lanes}
-// y[t, n] = silu(g[n]) * g[n + N], g[n] = sum_k x[t, k] * w[n, k] + bias[n]; w = q * s + b: w_q [2 N, K/4] u32 bound at 1 by the include.
+// y[t, n] = silu(g[n]) * g[n + N], g[n] = sum_k x[t, k] * w[n, k] + bias[n]
+// w = q * s + b, w_q [2 N, K/4] u32 is bound at 1 by the include.
 struct Params {
     T: u32,
     K: u32,
