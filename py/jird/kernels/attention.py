@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -194,6 +195,32 @@ _PREFILL_CASES = [_decode(35, 3, 1, 64, 40, pad=8, plan_rows=36, why="one row pa
 @kernel("attention/serial", op="attention", lower=_lower_rows, data=_data_prefill, strided=("q",), tol=2e-5,
         grid=lambda p, c: (-(-p.T * p.heads // c.WG), 1, 1), variants=(Variant("plain", {"WG": 16}, prefer="software"),), cases=_PREFILL_CASES)
 def attention_serial(q, k_cache, v_cache, y, step, params, consts):
+    """y[t, h] = softmax_s(q[t, h] . k[slot, s, g] * scale) . v[slot, s, g], s in [kv_len - window, kv_len), g = h // (heads / kv_heads)
+
+    Shapes:  q [T, heads * D] f32 (view), caches [slots, context, kv_heads * D] f32 -> y [T, heads * D] f32; no keys or an idle row: 0
+    """
+    attention_decode(q, k_cache, v_cache, y, step, params, consts)
+
+
+def _tile_keys(head_dim: int) -> int:
+    """Keys of a tile that leaves the whole kernel under 16 KiB of workgroup memory."""
+    return 32 if head_dim <= 64 else 16 if head_dim <= 128 else 8
+
+
+def _lower_prefill(node, ctx, variant):
+    lowered = _lower_rows(node, ctx, variant)
+    if lowered is None or ctx.rows <= DECODE_ROWS or node.attrs["head_dim"] % 16:
+        return None
+    return Lowered(lowered.params, {**lowered.consts, "TILE": _tile_keys(node.attrs["head_dim"])})
+
+
+def _with_tile(case: Case) -> Case:
+    return replace(case, consts={**case.consts, "TILE": _tile_keys(case.consts["HEAD_DIM"])})
+
+
+@kernel("attention/prefill", op="attention", lower=_lower_prefill, data=_data_prefill, strided=("q",), tol=2e-5,
+        grid=lambda p, c: (p.heads, -(-p.T // (c.WG // 4)), 1), variants=(Variant("tile", {"WG": 128}),), cases=[_with_tile(c) for c in _PREFILL_CASES])
+def attention_prefill(q, k_cache, v_cache, y, step, params, consts):
     """y[t, h] = softmax_s(q[t, h] . k[slot, s, g] * scale) . v[slot, s, g], s in [kv_len - window, kv_len), g = h // (heads / kv_heads)
 
     Shapes:  q [T, heads * D] f32 (view), caches [slots, context, kv_heads * D] f32 -> y [T, heads * D] f32; no keys or an idle row: 0
