@@ -324,7 +324,7 @@ function setStatus(text) {
 
 /** @param {{message: string, hint: string, code: string}} error */
 function showFault(error) {
-  $("fault-message").textContent = error.message;
+  $("fault-message").textContent = sentence(error.message);
   $("fault-hint").textContent = error.hint;
   $("fault").dataset.code = error.code;
   $("retry").textContent = page.phase === "failed" ? "Try again" : "Dismiss";
@@ -355,6 +355,7 @@ function fitComposer() {
 
 const mega = (bytes) => (bytes / 1e6).toFixed(1);
 const rate = (value) => (value < 100 ? value.toFixed(1) : value.toFixed(0));
+const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 const asFault = ({ code, message, hint }) => ({ code, message, hint });
 
 main().catch((error) => engineFailed(asAppError(error)));
