@@ -16,7 +16,6 @@ const LEG_SECONDS = 20;
 const SWEEP_SECONDS = 8;
 const SWEEP_IN_FLIGHT = [1, 2, 3, 4, 6, 8];
 const SWEEP_WINDOW = [1, 2, 4];
-const MORE_PARTS = 1000;
 
 const query = new URLSearchParams(location.search);
 const numbers = (key, standard) => (query.get(key) ?? standard).split(",").filter(Boolean).map(Number);
@@ -52,21 +51,13 @@ async function run() {
   }
 }
 
-/** The job's model where the server has a job, else that of ?model=, in parts where it is not there whole. */
+/** The job's model where the server has a job, else that of ?model=. */
 async function wantedModel() {
   const answer = await fetch(new URL("job", document.baseURI));
   const job = answer.ok ? await answer.json().catch(() => null) : null;
   const model = job?.model ?? (await bundled(query.get("model"))).model;
   if (!model) throw new AppError("bad_request", "No model: the manifest names none and ?model= is missing.");
-  const isThere = async (url) => (await fetch(new URL(url, document.baseURI), { method: "HEAD" })).ok;
-  if (model.url.endsWith("/") || (await isThere(model.url))) return model;
-  const parts = [];
-  while (parts.length < MORE_PARTS) {
-    const url = `${model.url}.${String(parts.length).padStart(2, "0")}`;
-    if (!(await isThere(url))) break;
-    parts.push(new URL(url, document.baseURI).href);
-  }
-  return parts.length ? { ...model, parts } : model;
+  return model;
 }
 
 async function load(model) {

@@ -81,7 +81,7 @@ async function load(model) {
     if (epoch !== page.epoch) return;
     page.phase = "ready";
     $("progress").hidden = true;
-    setStatus(`${loaded.title || model.title || model.name} on ${device.adapter}`);
+    setStatus(`${loaded.title} on ${device.adapter}${loaded.notice ? `. ${loaded.notice}` : ""}`);
     update();
     if (page.queued !== null) answerQueued();
   } catch (error) {

@@ -1,7 +1,6 @@
 """app/messages.py: what is taken from the page, and what is refused with which words."""
 
 import pytest
-
 from jird.app import messages
 from jird.errors import BadRequest, Busy
 

@@ -189,5 +189,5 @@ async def _profile(engine: Any, asked: Bench, cancel: Cancel) -> dict:
         labels = [label for label, _ in times]
         runs.append([us for _, us in times])
     middle = np.median(np.array(runs), axis=0)
-    kernels = [{"kernel": name, "dispatches": count, "us": us} for name, count, us in profile.by_kernel(list(zip(labels, middle.tolist())))]
+    kernels = [{"kernel": name, "dispatches": count, "us": us} for name, count, us in profile.by_kernel(list(zip(labels, middle.tolist(), strict=True)))]
     return {"has_timestamps": True, "gpu_us": float(middle.sum()), "dispatches": len(labels), "kernels": kernels}

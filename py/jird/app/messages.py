@@ -13,7 +13,7 @@ from typing import Any, Mapping
 from ..errors import BadRequest, JirdError
 
 CONTEXT = 2048
-STORES = ("", "opfs", "cache", "none")
+STORES = ("", "cache", "none")
 BENCH_LEGS = ("prefill", "decode", "profile")
 
 

@@ -9,19 +9,19 @@ import asyncio
 import dataclasses
 import json
 from time import perf_counter
-from typing import Any, Callable, Mapping, Protocol
+from typing import Any, Mapping, Protocol
 
 from ..engine.generate import GenerateOptions, Result, force_ids, generate_text
 from ..engine.load import Sidecar, load_engine
 from ..engine.options import Cancel, EngineOptions, LoadProgress
 from ..engine.sample import SamplingOptions
-from ..errors import Aborted, BadCheckpoint, BadRequest, Busy, DeviceLost, FetchFailed, JirdError, ModelNotSupported, OutOfMemory
+from ..errors import BadCheckpoint, BadRequest, Busy, DeviceLost, FetchFailed, JirdError, ModelNotSupported, OutOfMemory
 from ..runtime.device import Device
 from ..text.chat import encode_chat, encode_prompt
 from ..text.tokenizer import spec_from_files
 from ..weights.checkpoint import Source
 from . import bench, messages
-from .messages import Abort, Bench, Error, Generate, Init, Load, Progress, Request, Token
+from .messages import Abort, Bench, Generate, Init, Load, Progress, Request
 
 PROGRESS_S = 0.05
 MODEL_SUFFIXES = (".gguf", ".safetensors")
@@ -47,8 +47,8 @@ class Host(Protocol):
     async def open_device(self, limits: str) -> Device:
         """Raises: NoWebGPU."""
 
-    async def open_model(self, load: Load, store: str, progress: Callable[[str, int, int], None], cancel: Cancel) -> tuple[Source, Sidecar | None]:
-        """The checkpoint's bytes, and what stands beside them. Raises: FetchFailed, BadCheckpoint, Aborted."""
+    async def open_model(self, load: Load, store: str, cancel: Cancel) -> tuple[Source, Sidecar | None]:
+        """The checkpoint's bytes (to be closed), and what stands beside them. Raises: FetchFailed, BadCheckpoint, Aborted."""
 
 
 class Worker:
@@ -139,11 +139,15 @@ class Worker:
         self._unload()
         progress = _Throttle(self._host, request.id)
         progress("header", 0, 1)
-        source, sidecar = await self._host.open_model(load, self._init.store, progress, cancel)
+        source, sidecar = await self._host.open_model(load, self._init.store, cancel)
         options = EngineOptions(context=load.context, in_flight=load.in_flight, window=load.window)
-        self._engine = await load_engine(self._device, source, options, progress.load, cancel, sidecar)
-        size = getattr(source, "size", 0)
-        self._loaded = {"name": load.name, "title": load.title or load.name, "load_ms": (perf_counter() - began) * 1e3, "bytes_loaded": size}
+        try:
+            self._engine = await load_engine(self._device, source, options, progress.load, cancel, sidecar)
+        finally:
+            source.close()
+        notice = getattr(source, "notice", "")
+        ms = (perf_counter() - began) * 1e3
+        self._loaded = {"name": load.name, "title": load.title or load.name, "load_ms": ms, "bytes_loaded": source.size, "notice": notice}
         return self._info()
 
     def _info(self) -> dict:
@@ -289,7 +293,7 @@ class BrowserHost:
 
         return await open_device(limits or "adapter")
 
-    async def open_model(self, load: Load, store: str, progress: Callable[[str, int, int], None], cancel: Cancel) -> tuple[Source, Sidecar | None]:
+    async def open_model(self, load: Load, store: str, cancel: Cancel) -> tuple[Source, Sidecar | None]:
         from ..weights.source import open_file, open_url
 
         if load.file is not None:
