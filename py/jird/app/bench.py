@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Callable
@@ -138,14 +139,15 @@ async def _decode(engine: Any, asked: Bench, cancel: Cancel, token: Callable[[st
     result = None
     try:
         options = GenerateOptions(max_new=asked.tokens, ignore_stop_ids=True)
-        async for event in generate_text(engine, prompt, options, Deadline(cancel, asked.seconds)):
-            if isinstance(event, Result):
-                result = event
-                continue
-            if not arrivals:
-                watch.submit_s = watch.wait_s = 0.0
-            token(event.text)
-            arrivals.append(perf_counter())
+        async with aclosing(generate_text(engine, prompt, options, Deadline(cancel, asked.seconds))) as events:
+            async for event in events:
+                if isinstance(event, Result):
+                    result = event
+                    continue
+                if not arrivals:
+                    watch.submit_s = watch.wait_s = 0.0
+                token(event.text)
+                arrivals.append(perf_counter())
     finally:
         engine.device = device
     cancel.check()
@@ -173,13 +175,12 @@ async def _profile(engine: Any, asked: Bench, cancel: Cancel) -> dict:
         raise BadRequest(f"a profile after {asked.context} tokens needs a context of {asked.context + 2 * PROFILE_WARM_TOKENS}")
     # The row must still be alive when it is profiled, so the answer is left before its limit.
     warm = GenerateOptions(max_new=2 * PROFILE_WARM_TOKENS, ignore_stop_ids=True)
-    events = generate_text(engine, random_ids(engine, asked.context, SEED), warm, Deadline(cancel, asked.seconds / 2))
     made = 0
-    async for _ in events:
-        made += 1
-        if made == PROFILE_WARM_TOKENS:
-            break
-    await events.aclose()
+    async with aclosing(generate_text(engine, random_ids(engine, asked.context, SEED), warm, Deadline(cancel, asked.seconds / 2))) as events:
+        async for _ in events:
+            made += 1
+            if made == PROFILE_WARM_TOKENS:
+                break
     cancel.check()
     recording = await engine.decode_recording(asked.context + made)
     labels: list[str] = []

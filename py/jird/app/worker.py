@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from contextlib import aclosing
 from time import perf_counter
 from typing import Any, Mapping, Protocol
 
@@ -24,6 +25,7 @@ from . import bench, messages
 from .messages import Abort, Bench, Generate, Init, Load, Progress, Request
 
 PROGRESS_S = 0.05
+BREATH_S = 0.05
 MODEL_SUFFIXES = (".gguf", ".safetensors")
 BUSY = {
     "load": "A model is being loaded.",
@@ -163,11 +165,14 @@ class Worker:
         prompt_ids = self._prompt_ids(asked)
         if asked.force_ids is not None:
             return await self._force(request, prompt_ids, cancel)
-        async for event in generate_text(engine, prompt_ids, options, cancel):
-            if isinstance(event, Result):
-                return self._result(event)
-            if not cancel.is_cancelled:
-                self._host.token(request.id, event.text, 1)
+        breath = Breath()
+        async with aclosing(generate_text(engine, prompt_ids, options, cancel)) as events:
+            async for event in events:
+                if isinstance(event, Result):
+                    return self._result(event)
+                await breath.take()
+                if not cancel.is_cancelled:
+                    self._host.token(request.id, event.text, 1)
         raise AssertionError("generate_text ends with a Result")
 
     def _prompt_ids(self, asked: Generate) -> list[int]:
@@ -226,6 +231,20 @@ class Worker:
                     part.close()
                 except Exception as error:  # a lost device may refuse even this, and there is nothing more to free
                     self._host.post(Progress(0, f"closing failed: {type(error).__name__}").plain())
+
+
+class Breath:
+    """Lets messages in, an abort above all, where results come so fast that nothing is ever waited for."""
+
+    def __init__(self):
+        self._taken = 0.0
+
+    async def take(self) -> None:
+        """Gives way to the event loop at most every BREATH_S."""
+        now = perf_counter()
+        if now - self._taken > BREATH_S:
+            self._taken = now
+            await asyncio.sleep(0)
 
 
 class _Throttle:
