@@ -94,6 +94,10 @@ class Engine:
             self._recordings[name] = await self.buffers.bind(self.planset.plans[name], self.planset.step_of[name])
         return self._recordings[name]
 
+    async def decode_recording(self, keys: int) -> Any:
+        """The recording of a greedy step of one lane that sees `keys` keys, for profiles."""
+        return await self._recording(f"decode/1/greedy/{'short' if keys <= min(SINGLE_KEYS, self.options.context) else 'long'}")
+
     async def _program(self, name: str, window: int = 1) -> Any:
         """Recording `name` `window` times, each followed by the copy of what the host reads."""
         if (name, window) not in self._programs:
