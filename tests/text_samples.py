@@ -7,10 +7,9 @@ import random
 from functools import lru_cache
 
 import tokenizers
+from jird.text.gguf_tokenizer import PRE_TOKENIZERS
 from tokenizers import models, trainers
 from tokenizers.pre_tokenizers import PreTokenizer
-
-from jird.text.gguf_tokenizer import PRE_TOKENIZERS
 
 EMOJI = "😀😃 👨‍👩‍👧‍👦 🏳️‍🌈 👍🏽 🇫🇷"
 CHATML_TEMPLATE = (

@@ -174,7 +174,7 @@ def merges_of_scores(tokens: list[str], types: list[int], scores: list[float]) -
 
 
 def _bpe(tokens: list[str], merges: list, **options) -> dict:
-    vocab = {token: i for i, token in zip(range(len(tokens) - 1, -1, -1), reversed(tokens))}
+    vocab = {tokens[i]: i for i in range(len(tokens) - 1, -1, -1)}  # of equal tokens the first counts
     plain = {"unk_token": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
     fixed = {"dropout": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
     return {"type": "BPE", **fixed, **plain, **options, "vocab": vocab, "merges": merges}

@@ -94,13 +94,15 @@ class JsTokenizer(SpecTokenizer):
     def __init__(self, spec: TokenizerSpec):
         from pyodide.ffi import JsException
 
-        super().__init__(spec)
-        whole = for_js(spec.tokenizer_json)
+        super().__init__(spec.light())
         try:
-            self._special = _new(whole)
+            self._special = _new(for_js(spec.tokenizer_json))
             self._engines = {(True, False): self._special}
         except JsException as error:
-            raise ModelNotSupported(f"tokenizer.json is not understood: {error}") from error
+            raise ModelNotSupported(f"tokenizer.json is not understood: {error.message}") from error
+        if spec.tokenizer_json["model"].get("type") == "BPE":
+            # The instance keeps its source, half of the tables' size, and reads none of it again.
+            self._special.tokenizer = self._special.model.config = self._special.model.merges = None
 
     def encode(self, text: str, *, special: bool, continues: bool = False) -> list[int]:
         engine = self._engines.get((special, continues)) or self._engine(special, continues)
@@ -113,8 +115,8 @@ class JsTokenizer(SpecTokenizer):
             inner = without_first_prefix(inner) or inner
         added = inner.get("added_tokens") or []
         kept = added if special else [entry for entry in added if not entry.get("special")]
-        bare = {**inner["model"], "vocab": {"": 0}, "merges": []} if inner["model"].get("type") == "BPE" else inner["model"]
-        engine = _new(for_js({**inner, "added_tokens": kept, "model": bare}))
+        empty = {"type": "BPE", "vocab": {"": 0}, "merges": []}
+        engine = _new(for_js({**inner, "added_tokens": kept, "model": empty}))
         engine.model = self._special.model
         self._engines[special, continues] = engine
         return engine

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -56,6 +56,13 @@ class TokenizerSpec:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         return vocabulary_of(self.tokenizer_json)
+
+    def light(self) -> TokenizerSpec:
+        """The spec without the model's tables (tens of MB), once a tokenizer is made: enough for chat, decoding and stop ids."""
+        model = {key: value for key, value in self.tokenizer_json["model"].items() if key not in ("vocab", "merges")}
+        light = replace(self, tokenizer_json={**self.tokenizer_json, "model": model})
+        light.__dict__["vocabulary"] = self.vocabulary
+        return light
 
 
 class Tokenizer(Protocol):
