@@ -19,7 +19,7 @@ NOW = datetime.datetime(2026, 12, 1, 9, 5)
 
 
 def run(job: dict) -> dict:
-    """job: {specs: {name: {gguf} or {files}}, strings, chats: [{spec, messages, variables}]} -> ids, texts, prompts."""
+    """job: {specs: {name: {gguf} or {files}}, strings, ids, chats: [{spec, messages, variables}]} -> ids, texts, prompts."""
     result: dict = {"platform": sys.platform, "encoded": {}, "streamed": {}, "chats": [], "seconds": {}}
     tokenizers = {}
     for name, source in job["specs"].items():
@@ -28,20 +28,21 @@ def run(job: dict) -> dict:
         middle = time.perf_counter()
         tokenizers[name] = spec, make_tokenizer(spec)
         result["seconds"][name] = [middle - start, time.perf_counter() - middle]
-        result["encoded"][name], result["streamed"][name] = _encode_all(*tokenizers[name], job["strings"])
+        encoded = _encode_all(tokenizers[name][1], job["strings"])
+        result["encoded"][name] = encoded
+        result["streamed"][name] = [_streamed(*tokenizers[name], ids) for ids in [ids[0] for ids in encoded] + job["ids"]]
     for entry in job["chats"]:
         result["chats"].append(_chat(*tokenizers[entry["spec"]], entry))
     return result
 
 
-def _encode_all(spec: TokenizerSpec, tokenizer, strings: list[str]) -> tuple[list, list]:
-    encoded, streamed = [], []
-    for text in strings:
-        ids = [tokenizer.encode(text, special=special, continues=continues) for special in (True, False) for continues in (False, True)]
-        encoded.append(ids)
-        stream = Detokenizer(tokenizer, spec)
-        streamed.append([*map(stream.push, ids[0]), stream.flush()])
-    return encoded, streamed
+def _encode_all(tokenizer, strings: list[str]) -> list:
+    return [[tokenizer.encode(text, special=special, continues=more) for special in (True, False) for more in (False, True)] for text in strings]
+
+
+def _streamed(spec: TokenizerSpec, tokenizer, ids: list[int]) -> list[str]:
+    stream = Detokenizer(tokenizer, spec)
+    return [*map(stream.push, ids), stream.flush()]
 
 
 def _chat(spec: TokenizerSpec, tokenizer, entry: dict) -> dict:

@@ -129,6 +129,9 @@ _STRING_METHODS = ("strip", "lstrip", "rstrip", "rsplit", "splitlines", "removep
 def render(template: str, variables: dict, clock) -> str:
     """A chat template rendered by npm @huggingface/jinja; `clock()` gives the datetime of strftime_now.
 
+    Known to differ from jinja2: a bare boolean, None, list or object in {{ }} prints as JSON, and an attribute of
+    something undefined is undefined rather than an error.
+
     Raises: ModelNotSupported for a template that does not parse, BadRequest for one that refuses the messages.
     """
     from pyodide.ffi import create_proxy, to_js
