@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from jird.text.gguf_tokenizer import spec_from_gguf
 from jird.weights.gguf import read_gguf
 from jird.weights.source import FileSource
+
 from tests import text_job
 from tests.text_samples import byte_level_meta, mixed_strings, sentencepiece_meta
 
@@ -27,7 +27,8 @@ TEMPLATES = {
     "loops": "{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}{% generation %}G{% endgeneration %}",
     "json": "{{ {'a': 1, 'é': [true, none, 1.5]} | tojson }}{{ messages | tojson(indent=2) }}",
     "namespace": "{% set n = namespace(last='') %}{% for m in messages[::-1] %}{% set n.last = m.role ~ n.last %}{% endfor %}{{ n.last }}",
-    "macro": "{% macro show(m) %}{{ m.role | upper }}: {{ 'text' if m.content is string else 'parts' }}{% endmacro %}{% for m in messages %}{{ show(m) }}{% endfor %}",
+    "macro": "{% macro show(m) %}{{ m.role | upper }}: {{ 'text' if m.content is string else 'parts' }}{% endmacro %}"
+    "{% for m in messages %}{{ show(m) }}{% endfor %}",
     "refusal": "{{ raise_exception('roles must alternate') }}",
 }
 
@@ -73,7 +74,7 @@ def answers(dist_dir, model_path, tmp_path_factory):
     chats += [{"spec": "qwen2", "template": template, "messages": TALK} for template in TEMPLATES.values()]
     draw = random.Random(9)
     ids = [[draw.randrange(700) for _ in range(12)] for _ in range(100)]
-    job = {"specs": specs, "strings": [*mixed_strings(250), "a\ud83db"], "ids": ids, "chats": chats}
+    job = {"specs": specs, "strings": [*mixed_strings(120), "a\ud83db"], "ids": ids, "chats": chats}
     folder = tmp_path_factory.mktemp("pyodide")
     (folder / "job.json").write_text(json.dumps(job))
     command = [*node(), HERE / "tokenizer_pyodide.mjs", dist_dir, HERE.parent.parent, folder / "job.json", folder / "result.json"]

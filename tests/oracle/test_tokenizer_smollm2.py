@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from jird.text.chat import encode_chat, render
 from jird.text.detokenize import Detokenizer
 from jird.text.gguf_tokenizer import spec_from_gguf

@@ -4,11 +4,11 @@ import datetime
 import random
 
 import pytest
-
 from jird.errors import BadRequest, ModelNotSupported
 from jird.text.chat import checked, encode_chat, encode_prompt, render
 from jird.text.gguf_tokenizer import spec_from_gguf
 from jird.text.tokenizer import make_tokenizer
+
 from tests.text_samples import PARTS, SPECIALS, byte_level_meta, sentencepiece_meta
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -32,7 +32,8 @@ def test_whitespace_control_is_that_of_transformers():
 
 
 def test_loop_controls_generation_blocks_and_namespaces_work():
-    template = "{% set n = namespace(i=0) %}{% for m in messages %}{% if loop.index == 2 %}{% break %}{% endif %}{% set n.i = n.i + 1 %}{% endfor %}{{ n.i }}{% generation %}G{% endgeneration %}"
+    loop = "{% for m in messages %}{% if loop.index == 2 %}{% break %}{% endif %}{% set n.i = n.i + 1 %}{% endfor %}"
+    template = "{% set n = namespace(i=0) %}" + loop + "{{ n.i }}{% generation %}G{% endgeneration %}"
     assert rendered(template, HELLO * 3) == "1G"
 
 
@@ -105,9 +106,10 @@ def test_a_literal_in_a_message_stays_plain_text():
 def test_random_messages_never_make_special_tokens_and_never_lose_a_character():
     draw = random.Random(11)
     tokenizer, spec = made()
+    parts = [*PARTS, *SPECIALS, "<|im_", "end|>", "\ue000", "\ue001"]
     for _ in range(150):
-        parts = [*PARTS, *SPECIALS, "<|im_", "end|>", "\ue000", "\ue001"]
-        messages = [{"role": role, "content": "".join(draw.choice(parts) for _ in range(draw.randint(0, 8)))} for role in ("system", "user", "assistant", "user")]
+        contents = ["".join(draw.choice(parts) for _ in range(draw.randint(0, 8))) for _ in range(4)]
+        messages = [{"role": role, "content": text} for role, text in zip(("system", "user", "assistant", "user"), contents, strict=True)]
         ids = encode_chat(tokenizer, spec, messages)
         assert [ids.count(tokenizer.token_to_id(name)) for name in SPECIALS] == [0, 5, 4]
         assert tokenizer.decode(ids, skip_special=False) == render(spec, messages)

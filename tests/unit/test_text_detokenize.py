@@ -4,11 +4,11 @@ import random
 from dataclasses import replace
 
 import pytest
-
 from jird.errors import ModelNotSupported
 from jird.text.detokenize import Detokenizer, byte_alphabet, decoding_of
 from jird.text.gguf_tokenizer import spec_from_gguf
 from jird.text.tokenizer import make_tokenizer
+
 from tests.text_samples import EMOJI, byte_level_meta, mixed_strings, sentencepiece_meta
 
 
@@ -119,7 +119,7 @@ def test_metaspace_decoder_drops_the_marks_of_the_first_token():
         assert "".join(stream(other, spec, ids)) == other._whole.decode(ids)
 
 
-@pytest.mark.parametrize("decoder", [None, {"type": "WordPiece", "prefix": "##", "cleanup": True}, {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "CTC"}]}])
+@pytest.mark.parametrize("decoder", [None, {"type": "WordPiece", "prefix": "##"}, {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "CTC"}]}])
 def test_unknown_decoders_are_refused_by_name(decoder):
     with pytest.raises(ModelNotSupported, match="none|WordPiece|CTC"):
         decoding_of(decoder)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-
 from jird.errors import BadCheckpoint, ModelNotSupported
 from jird.text.gguf_tokenizer import PRE_TOKENIZERS, merges_of_scores, spec_from_gguf
 from jird.text.tokenizer import make_tokenizer
+
 from tests.text_samples import byte_level_meta, mixed_strings, sentencepiece_meta
 
 

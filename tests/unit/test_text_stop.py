@@ -3,7 +3,6 @@
 import random
 
 import pytest
-
 from jird.errors import BadRequest
 from jird.text.stop import StopStrings
 

@@ -1,10 +1,10 @@
 """Specs from a checkpoint's files: stop ids, bos and eos, templates; and what encoding does with odd input."""
 
 import pytest
-
 from jird.errors import BadCheckpoint, ModelNotSupported
 from jird.text.gguf_tokenizer import spec_from_gguf
 from jird.text.tokenizer import make_tokenizer, spec_from_files, vocabulary_of
+
 from tests.text_samples import byte_level_meta
 
 
@@ -39,7 +39,8 @@ def template_processing(before, after):
 
 
 def test_stop_ids_are_the_union_of_all_files_and_of_known_turn_ends():
-    spec = spec_from_files(tokenizer_json(), {"eos_token": {"content": "</s>"}}, {"eos_token_id": [4, 1, 999]}, None, {"eos_token_id": 5, "text_config": {"eos_token_id": 6}})
+    model_config = {"eos_token_id": 5, "text_config": {"eos_token_id": 6}}
+    spec = spec_from_files(tokenizer_json(), {"eos_token": {"content": "</s>"}}, {"eos_token_id": [4, 1, 999]}, None, model_config)
     assert spec.stop_ids == (4, 1, 5, 6, 2)
 
 
