@@ -29,7 +29,7 @@ _ALIASES = {
     "gpt-2": ("gpt-2", "gpt2", "mpt", "olmo", "default"),
     "smollm": ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva"),
     "llama-bpe": ("llama-bpe", "llama3", "dbrx", "smaug", "smaug-bpe"),
-    "qwen2": ("qwen2", "stablelm2", "hunyuan"),
+    "qwen2": ("qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan"),
     "qwen35": ("qwen35",),
 }
 PRE_TOKENIZERS = {alias: _FAMILIES[family] for family, aliases in _ALIASES.items() for alias in aliases}
