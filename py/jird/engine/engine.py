@@ -56,7 +56,7 @@ class Timings:
     decoded: int = 0
 
 
-@dataclass
+@dataclass(repr=False)
 class Engine:
     """Generates from a loaded model. One run at a time; `run` is the only loop, everything else is a use of it."""
 

@@ -88,6 +88,7 @@ async def load_engine(device: Device, source: Source, options: EngineOptions = E
     if spec.vocab_size > model.config.vocab:
         raise BadCheckpoint(f"the tokenizer has {spec.vocab_size} tokens, the model's table {model.config.vocab} rows; ids past the table cannot be looked up")
     tokenizer = make_tokenizer(spec)
+    spec = spec.light()
     cancel.check()
     progress(LoadProgress("plan", 0, 1))
     planset, timings = await tested_plans(device, model, options, progress, is_tested)

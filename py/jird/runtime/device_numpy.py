@@ -13,7 +13,7 @@ from ..kernels import core
 from .device import Bound, CopyOut, DeviceInfo, Limits, Slice
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class NumpyBuffer:
     """label and bytes."""
 
@@ -21,7 +21,7 @@ class NumpyBuffer:
     data: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NumpyPipeline:
     kernel: core.Kernel
     shader: Any
@@ -29,7 +29,7 @@ class NumpyPipeline:
     params_dtype: np.dtype
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NumpyTicket:
     data: bytes
 

@@ -10,7 +10,7 @@ from ..plan.plan import BufferRef, Plan, WeightSpec
 from .device import Bound, Device, Slice
 
 
-@dataclass
+@dataclass(repr=False)
 class ModelBuffers:
     """Every device buffer of one model: weights ("name#part"), states by name, temps shared by all plans, arenas.
 
