@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import traceback
 from contextlib import aclosing
 from time import perf_counter
 from typing import Any, Mapping, Protocol
@@ -82,6 +83,8 @@ class Worker:
             value = await self._do(request)
         except Exception as error:  # the loop outlives every request
             event: Any = messages.error_of(request.id, error)
+            if event.code == "internal":
+                traceback.print_exception(error)
             if isinstance(error, (DeviceLost, OutOfMemory)):
                 self._drop_device()
         else:

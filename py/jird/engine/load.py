@@ -10,6 +10,7 @@ from typing import Any, Callable, Mapping
 import numpy as np
 
 from ..errors import BadCheckpoint, KernelFailed, ModelNotSupported
+from ..kernels.core import KERNELS, Variant
 from ..runtime.device import Device
 from ..runtime.executor import ModelBuffers, weight_specs
 from ..runtime.selftest import self_test
@@ -132,7 +133,7 @@ async def tested_plans(device: Device, model: Model, options: EngineOptions, pro
             return planset, timings
         started = perf_counter()
         progress(LoadProgress("selftest", 0, len(todo)))
-        failures = await self_test(device, todo)
+        failures = await self_test(device, [(path, _variant(path, name), dict(consts)) for path, name, consts in todo])
         timings["selftest_ms"] = timings.get("selftest_ms", 0.0) + (perf_counter() - started) * 1e3
         progress(LoadProgress("selftest", len(todo), len(todo)))
         passed.update(todo)
@@ -142,6 +143,10 @@ async def tested_plans(device: Device, model: Model, options: EngineOptions, pro
         if bad <= failed:
             raise KernelFailed(f"the self-test fails on this GPU: {failures[0]}")
         failed |= bad
+
+
+def _variant(path: str, name: str) -> Variant:
+    return next(v for v in KERNELS[path].variants if v.name == name)
 
 
 def weight_parts(model: Model, planset: PlanSet) -> list[WeightPart]:
