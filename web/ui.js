@@ -292,7 +292,7 @@ function showProgress(event) {
     $("meter").max = total;
     $("meter").value = bytes;
     $("amount").textContent = `${mega(bytes)} of ${mega(total)} MB${byteRate(bytes)}`;
-  } else if (event.total) {
+  } else if (event.total > 1) {
     $("meter").max = event.total;
     $("meter").value = event.done;
     $("amount").textContent = `${event.done} of ${event.total}`;
