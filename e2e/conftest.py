@@ -20,7 +20,7 @@ WEB_PAGE = "<!doctype html><title>Not found</title><p>There is nothing here.</p>
 class WideTiny(Tiny):
     """Caches of 2 GiB a layer at a context of 2^20: more than any buffer of the software adapters."""
 
-    heads, kv_heads, head_dim = 8, 8, 64
+    width, heads, kv_heads, head_dim = 512, 8, 8, 64
 
 
 @pytest.fixture(scope="session")

@@ -63,7 +63,8 @@ def test_stop_shows_nothing_more_and_the_next_message_is_answered(chat):
     chat.say(STORY)
     chat.wait(chat.answer, "the first word")
     chat.page.click("#stop")
-    shown = chat.page.evaluate("new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)))") or chat.answer()
+    chat.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
+    shown = chat.answer()
     chat.answered()
     assert chat.answer() == shown
     chat.say("again")
