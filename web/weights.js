@@ -74,7 +74,6 @@ export function openFile(file) {
 /** What reads a file: name, size, notice (for a person, or ""), pieces(offset, n), read(offset, n), close(). */
 class Readable {
     notice = "";
-    #closers = [];
 
     constructor(name, size) {
         this.name = name;
@@ -107,16 +106,8 @@ class Readable {
         return whole;
     }
 
-    /** Calls `action` when this is closed. */
-    onClose(action) {
-        this.#closers.push(action);
-    }
-
-    close() {
-        for (const action of this.#closers.splice(0)) {
-            action();
-        }
-    }
+    /** Ends what is still on its way. */
+    close() {}
 }
 
 class Local extends Readable {
@@ -215,7 +206,6 @@ class Remote extends Readable {
         this.#control.abort();
         this.#wake();
         this.#held.clear();
-        super.close();
     }
 
     #chunk(i) {

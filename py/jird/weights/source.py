@@ -48,8 +48,8 @@ class FileSource:
 class WebSource:
     """A file behind web/weights.js. `notice` says what a person should know (no room in the browser's storage), or ""."""
 
-    def __init__(self, handle: Any):
-        self._handle = handle
+    def __init__(self, handle: Any, callback: Any = None):
+        self._handle, self._callback = handle, callback
         self.name: str = handle.name
         self.size = int(handle.size)
 
@@ -71,6 +71,9 @@ class WebSource:
     def close(self) -> None:
         """Ends what is still being downloaded; what is stored stays."""
         self._handle.close()
+        if self._callback is not None:
+            self._callback.destroy()
+            self._callback = None
 
 
 async def open_url(url: str, *, parts: Sequence[str] = (), nbytes: int = 0, sha256: str = "", store: str = "",
@@ -91,10 +94,12 @@ async def open_url(url: str, *, parts: Sequence[str] = (), nbytes: int = 0, sha2
     if kept is not None:
         options["onProgress"] = kept
     options = to_js(options, dict_converter=js.Object.fromEntries, create_pyproxies=False)
-    handle = await _typed(js.jirdShell.weights.openUrl(url, options))
-    if kept is not None:
-        handle.onClose(kept.destroy)
-    return WebSource(handle)
+    try:
+        return WebSource(await _typed(js.jirdShell.weights.openUrl(url, options)), kept)
+    except BaseException:
+        if kept is not None:
+            kept.destroy()
+        raise
 
 
 async def open_file(file: Any) -> WebSource:
