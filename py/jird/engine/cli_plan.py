@@ -44,8 +44,8 @@ async def plan_for(args: argparse.Namespace) -> Plan:
     model = model_of(await read_checkpoint(FileSource(args.model)))
     plans = plans_of(model, info, options).plans
     if args.prefill:
-        return next(p for n, p in plans.items() if n.startswith("prefill/"))
-    return plans[f"decode/{args.lanes}/{'sampled' if args.sampled else 'greedy'}/{'long' if args.long else 'short'}"]
+        return next(p for n, p in plans.items() if n.startswith("prefill-"))
+    return plans[f"decode-{args.lanes}-{'sampled' if args.sampled else 'greedy'}-{'long' if args.long else 'short'}"]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -83,7 +83,7 @@ class Engine:
 
     async def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Compiles what the first answer needs: every prefill plan and the short greedy decode plan."""
-        names = [n for n in self.planset.plans if n.startswith("prefill/")] + ["decode/1/greedy/short"]
+        names = [n for n in self.planset.plans if n.startswith("prefill-")] + ["decode-1-greedy-short"]
         for i, name in enumerate(names):
             progress(i, len(names))
             await self._recording(name)
@@ -96,13 +96,13 @@ class Engine:
 
     async def decode_recording(self, keys: int) -> Any:
         """The recording of a greedy step of one lane that sees `keys` keys, for profiles."""
-        return await self._recording(f"decode/1/greedy/{'short' if keys <= min(SINGLE_KEYS, self.options.context) else 'long'}")
+        return await self._recording(f"decode-1-greedy-{'short' if keys <= min(SINGLE_KEYS, self.options.context) else 'long'}")
 
     async def _program(self, name: str, window: int = 1) -> Any:
         """Recording `name` `window` times, each followed by the copy of what the host reads."""
         if (name, window) not in self._programs:
             recording = await self._recording(name)
-            if name.startswith("prefill/"):
+            if name.startswith("prefill-"):
                 out = CopyOut(Slice(self.buffers.steps[self.planset.step_of[name]], 0, 32))
             else:
                 out = CopyOut(Slice(self.buffers.states["out"], 0, self.planset.plans[name].rows * OUT_DTYPE.itemsize))
@@ -111,7 +111,7 @@ class Engine:
 
     def info(self) -> dict[str, Any]:
         """What a person may want to know of the loaded model."""
-        plan = self.planset.plans["decode/1/greedy/short"]
+        plan = self.planset.plans["decode-1-greedy-short"]
         return {"architecture": self.model.checkpoint.architecture or self.model.family.__name__.rpartition(".")[2], "vocab": self.model.config.vocab,
                 "context": self.options.context, "slots": self.options.slots, "dispatches_per_token": len(plan.steps), "gpu_bytes": self.buffers.nbytes,
                 "weight_bytes": sum(n for s in plan.weights for n in s.format.parts(s.rows, s.columns).values()), **self.load_timings}
@@ -167,7 +167,7 @@ class Engine:
     async def _prefill(self, requests: Sequence[Request], cancel: Cancel) -> None:
         """Keys of all prompt tokens but the last, lane by lane, what a slot already holds left out; two chunks in flight."""
         pending: deque = deque()
-        rows_of = sorted(int(n.rpartition("/")[2]) for n in self.planset.plans if n.startswith("prefill/"))
+        rows_of = sorted(int(n.rpartition("-")[2]) for n in self.planset.plans if n.startswith("prefill-"))
         try:
             for slot, request in enumerate(requests):
                 ids = list(request.prompt_ids[:-1])
@@ -177,7 +177,7 @@ class Engine:
                     cancel.check()
                     rows = self.policy.chunk(rows_of, len(ids) - done)
                     chunk = ids[done: done + rows]
-                    name = f"prefill/{rows}"
+                    name = f"prefill-{rows}"
                     self.device.write(self.buffers.steps[self.planset.step_of[name]], 0, prefill_rows(chunk, done, slot, rows))
                     pending.append(self.device.run(await self._program(name)))
                     done += len(chunk)
@@ -212,7 +212,7 @@ class Engine:
                 cancel.check()
                 while len(pending) < self.policy.in_flight and submitted < max(budget[i] for i in alive):
                     reach = "short" if longest + submitted + window - 1 <= min(SINGLE_KEYS, self.options.context) else "long"
-                    pending.append(self.device.run(await self._program(f"decode/{lanes}/{tail}/{reach}", window)))
+                    pending.append(self.device.run(await self._program(f"decode-{lanes}-{tail}-{reach}", window)))
                     submitted += window
                 raw = await pending.popleft().result()
                 now = perf_counter()
@@ -264,7 +264,7 @@ class Engine:
             records[slot] = prepared.record
             if "mask" in self.buffers.states and not r.sampling.is_plain_greedy:
                 prepared.write(self.device, self.buffers.states["mask"], self.buffers.states["bias"], slot)
-        self.device.write(self.buffers.steps[f"decode/{lanes}"], 0, rows)
+        self.device.write(self.buffers.steps[f"decode-{lanes}"], 0, rows)
         self.device.write(self.buffers.states["sampling"], 0, records)
 
     async def force(self, prompt_ids: Sequence[int], ids: Sequence[int], cancel: Cancel | None = None) -> AsyncIterator[int]:
@@ -279,7 +279,7 @@ class Engine:
             raise ContextExceeded(f"{len(prompt_ids)} prompt and {len(ids)} forced tokens; the context holds {self.options.context}")
         await self._prefill([request], cancel)
         self._admit([request], 1)
-        step = self.buffers.steps["decode/1"]
+        step = self.buffers.steps["decode-1"]
         fed = [prompt_ids[-1], *ids[:-1]]
         pending: deque = deque()
         n = len(prompt_ids)
@@ -289,7 +289,7 @@ class Engine:
                 row = np.array([(fed[i], n - 1 + i, n + i, 0, 0, 0, i, NEVER)], STEP_DTYPE)
                 self.device.write(step, 0, row)
                 reach = "short" if n + i <= min(SINGLE_KEYS, self.options.context) else "long"
-                pending.append(self.device.run(await self._program(f"decode/1/greedy/{reach}")))
+                pending.append(self.device.run(await self._program(f"decode-1-greedy-{reach}")))
                 self.kv.append(0, [fed[i]])
             if pending and (len(pending) >= self.policy.in_flight or i >= len(ids)):
                 out = np.frombuffer(await pending.popleft().result(), OUT_DTYPE)[0]

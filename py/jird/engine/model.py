@@ -82,7 +82,7 @@ def _check_tensors(model: Model) -> None:
 
 @dataclass(frozen=True)
 class PlanSet:
-    """Every plan of a loaded model by name: "prefill/R" for R rows, "decode/R/greedy|sampled/short|long" for R lanes.
+    """Every plan of a loaded model by name: "prefill-R" for R rows, "decode-R-greedy|sampled-short|long" for R lanes.
 
     steps: step buffer name -> rows; step_of: plan name -> step buffer name.
     """
@@ -117,7 +117,7 @@ def plans_of(model: Model, info: DeviceInfo, options: EngineOptions, failed: fro
     formats = model.formats
     prefill = model.family.graph(model.config, head=False)
     for rows in chunk_rows(info, options, context):
-        add(f"prefill/{rows}", prefill, f"prefill/{rows}", replace(base, rows=rows))
+        add(f"prefill-{rows}", prefill, f"prefill-{rows}", replace(base, rows=rows))
     for lanes in sorted({1, options.slots}):
         for tail in ("greedy", "sampled"):
             graph = model.family.graph(model.config, head=True, sampled=tail == "sampled")
@@ -125,7 +125,7 @@ def plans_of(model: Model, info: DeviceInfo, options: EngineOptions, failed: fro
                 if reach == "long" and context <= SINGLE_KEYS:
                     continue
                 ctx = replace(base, rows=lanes, one_row_a_slot=True, kv_limit=limit, sampled=tail == "sampled")
-                add(f"decode/{lanes}/{tail}/{reach}", graph, f"decode/{lanes}", ctx)
+                add(f"decode-{lanes}-{tail}-{reach}", graph, f"decode-{lanes}", ctx)
     return PlanSet(plans, steps, step_of)
 
 
