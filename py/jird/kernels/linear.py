@@ -81,32 +81,32 @@ def words_that_fit(kind: str, columns: int, group: int, most: int) -> int:
 
 
 def lanes_geometry(form: Form, k: int, rows: int, group: int) -> dict[str, int]:
-    """LANES, WG, COLUMNS, WORDS for a GPU (LIMITS.md sections 3 and 7; rows = rows of w).
+    """LANES, WG, COLUMNS, ROUNDS, WORDS for a GPU (LIMITS.md sections 3 and 7; rows = rows of w).
 
-    Small matrices are latency: one u32 a lane and load, about two loads a lane, so that activations stay coalesced.
-    Big ones are bandwidth: 16-byte loads, fewer lanes, more columns a thread.
+    Small matrices are latency: one u32 a lane and load, all of a lane's loads at once, neighbouring lanes on neighbouring
+    activations. Big ones are bandwidth: 16-byte loads, fewer lanes, more columns a thread.
     """
     pairs = 2 if form.is_swiglu else 1
-    if form.kind == "dense":
-        return {"LANES": _lanes(k // 8), "WG": 128, "COLUMNS": pairs}
-    per_word = PER_WORD[form.kind]
-    if rows * k >= 16 << 20:
-        words = words_that_fit(form.kind, k, group, 4)
-        lanes = _lanes(k // (per_word * words * 8), 4, 32)
-        return {"LANES": lanes, "WG": 256, "COLUMNS": 2 * pairs if lanes >= 8 else pairs, "WORDS": words}
-    return {"LANES": _lanes(k // (per_word * 3)), "WG": 256 if k < 1024 else 128, "COLUMNS": pairs, "WORDS": 1}
-
-
-def _lanes(units: int, least: int = 32, most: int = 128) -> int:
-    """The power of two next below `units`, within bounds."""
-    return min(most, max(least, 1 << max(units, 1).bit_length() - 1))
+    per_unit, words, wg = 4, {}, 128
+    columns, fewest, each = pairs, 32, 2
+    if form.kind != "dense":
+        is_big = rows * k >= 16 << 20
+        words = {"WORDS": words_that_fit(form.kind, k, group, 4 if is_big else 1)}
+        per_unit = PER_WORD[form.kind] * words["WORDS"]
+        wg = 256 if k < 1024 or is_big else 128
+        if is_big:
+            fewest, each = 4, 8
+    units = k // per_unit
+    lanes = min(128, max(fewest, 1 << max(units // each, 1).bit_length() - 1))
+    if fewest == 4 and lanes >= 8:
+        columns = 2 * pairs
+    rounds = -(-units // lanes)
+    return {"LANES": lanes, "WG": wg, "COLUMNS": columns, "ROUNDS": -(-rounds // -(-rounds // 4)), **words}
 
 
 def column_geometry(form: Form, k: int, rows: int, group: int) -> dict[str, int]:
-    """WG, COLUMNS, WORDS for a software adapter (measured on SwiftShader): 16 columns a thread share the reads of x, which
-    cost as much as 5 columns; workgroups of one SIMD group where there are few.
-    """
-    geometry = {"WG": 16 if rows >= 16 * 16 * 16 else 4, "COLUMNS": 16}
+    """WG and WORDS for a software adapter: 16 columns a thread; workgroups of one SIMD group where there are few."""
+    geometry = {"WG": 16 if rows >= 16 * 16 * 16 else 4}
     return geometry if form.kind == "dense" else geometry | {"WORDS": words_that_fit(form.kind, k, group, 4)}
 
 
@@ -131,7 +131,7 @@ def lower_matmul(form: Form) -> Callable:
             return None
         k, n, group = int(node.inputs["x"].shape[-1]), int(node.inputs["w"].shape[0]), ctx.format(node.inputs["w"]).group
         if variant.name == "column":
-            geometry = column_geometry(form, k, n, group)
+            geometry = {**column_geometry(form, k, n, group), "COLUMNS": 32}
         else:
             # Small products: narrower tiles, so that more of the chip has work.
             few = -(-ctx.rows // 64) * -(-n // 64) < 96
@@ -173,10 +173,10 @@ def matmul_cases(form: Form) -> list[Case]:
 def matvec_variants(form: Form) -> tuple[Variant, ...]:
     columns = 2 if form.is_swiglu else 1
     words = {"WORDS": 1} if form.kind != "dense" else {}
-    lanes = {"SHAPE": "lanes", "LANES": 32, "WG": 128, "COLUMNS": columns, **words}
+    lanes = {"SHAPE": "lanes", "LANES": 32, "WG": 128, "COLUMNS": columns, "ROUNDS": 2, **words}
     return (Variant("subgroup", {**lanes, "REDUCE": "subgroup"}, features=("subgroups",), prefer="gpu"),
             Variant("tree", {**lanes, "REDUCE": "tree"}),
-            Variant("column", {"SHAPE": "column", "REDUCE": "none", "WG": 4, "COLUMNS": 16, **words}, prefer="software"))
+            Variant("column", {"SHAPE": "column", "REDUCE": "none", "WG": 4, **words}, prefer="software"))
 
 
 def matvec_cases(form: Form) -> list[Case]:

@@ -8,7 +8,7 @@ fn load_unit(row: u32, unit: u32, units: u32) -> Q {
 
 // The (scale, bias) pair of unit `unit` of weight row `row`.
 fn pair_of(row: u32, unit: u32, units: u32) -> vec2f {
-    return pair_at((row * units + unit) * (4u * UNIT) / GROUP);
+    return pair_at((row * units + unit) / (GROUP / (4u * UNIT)));
 }
 
 // What a unit adds to the sum of one row of x; total = sum_k a_k.
