@@ -90,6 +90,7 @@ class NativeDevice:
             limits=Limits(**{ours: has[theirs] for ours, theirs in LIMITS.items()}) if wide else Limits(),
             subgroup_sizes=tuple(sizes) if "subgroup" in wanted else (0, 0),
             trust="software" if adapter.info["adapter_type"] == "CPU" else "trusted")
+        self._fence = self._device.create_buffer(label="fence", size=4, usage=STORAGE)
         self._pipelines: dict[tuple, NativePipeline] = {}
         self.free: dict[int, list] = {}
 
@@ -164,7 +165,7 @@ class NativeDevice:
         return self._device.create_buffer(label="readback", size=nbytes, usage=wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST)
 
     async def idle(self) -> None:
-        self._device.queue.on_submitted_work_done_sync()
+        self._device.queue.read_buffer(self._fence, 0, 4)  # wgpu-py 0.32's on_submitted_work_done raises TypeError
 
     def close(self) -> None:
         self._device.destroy()

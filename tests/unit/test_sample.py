@@ -9,10 +9,13 @@ import pytest
 
 from jird.engine.sample import SamplingOptions, check_vocab, needs_sampling, record
 from jird.errors import BadRequest
+from jird.graph.builder import GraphBuilder
 from jird.kernels.core import ABSENT, BAD, DONE, MASKED, NO_TOKEN, OUT_DTYPE, PARTIAL_DTYPE, SAMPLING_DTYPE, steps
 from jird.kernels.draw import depths, draw_id, kept_weights, philox, weights
 from jird.kernels.sample import MAX_BIAS, advance_sampled, block_max, penalize
 from jird.kernels.step import advance_greedy
+from jird.plan.compile import compile, prepare
+from jird.plan.context import Context
 
 RUNNING = {"token": 5, "position": 3, "kv_len": 4, "draw": 0, "limit": 100}
 
@@ -37,7 +40,7 @@ def tail(logits, options=None, rows=None, history=None, stop_ids=(), vocab=0, is
     partials, out, flat = np.zeros(count * blocks, PARTIAL_DTYPE), np.zeros(count, OUT_DTYPE), logits.ravel().copy()
     if not is_greedy:
         penalize(history.ravel(), sampling, mask.ravel(), bias.ravel(), flat, step, p)
-    block_max(flat, partials, p)
+    block_max(flat, sampling, partials, step, p)
     if is_greedy:
         advance_greedy(partials, sampling, out, step, p)
     else:
@@ -302,3 +305,20 @@ def test_an_idle_row_only_reports_itself(is_greedy, flags):
 def test_depth_ends_where_a_weight_would_be_nothing():
     logits = np.array([0, -1, -30, ABSENT], np.float32)
     assert depths(logits, np.float32(65536)).tolist() == [0, 65536, 30 * 65536, 0x1FFFFF]
+
+
+def test_the_head_takes_its_norm_and_penalize_stays_before_block_max():
+    g = GraphBuilder("tail")
+    x = g.rms_norm(g.add(g.input("a", "T", 64), g.input("b", "T", 64), "add"), "norm", 1e-5)
+    g.tail_sampled(g.linear(x, "lm_head", 2000), g.state("history", "B", "S", dtype="u32"))
+    plan = compile(prepare(g.build(), {}), Context(rows=1, slots=2, context=16))
+    assert [s.op for s in plan.steps] == ["add", "linear", "penalize", "block_max", "advance_sampled"]
+    assert {"mask", "bias", "sampling", "history", "out"} <= set(plan.states)
+
+
+@pytest.mark.parametrize("is_greedy", [True, False])
+def test_padding_ids_take_no_part_in_either_tail(is_greedy):
+    logits = seeded_logits(width=1030, seed=3)
+    logits[0, 1025:] = [50, np.nan, 60, np.inf, 70]
+    out, _, _ = tail(logits, vocab=1025, is_greedy=is_greedy)
+    assert out.tolist() == tail(logits[:, :1025], is_greedy=is_greedy)[0].tolist() and out["token"][0] == logits[0, :1025].argmax()

@@ -99,8 +99,9 @@ class GraphBuilder:
     def tail_greedy(self, logits: Tensor) -> None:
         """First maximum of each row's logits, then the step row advances on the GPU."""
         partials = self.temp("partials", "T", -(-int(logits.shape[-1]) // VOCAB_BLOCK) * 4)
-        self.add_node("block_max", "block_max", {"logits": logits}, {"partials": partials})
-        self.add_node("advance_greedy", "advance", {"partials": partials, "sampling": self.state("sampling", "B", SAMPLING_WORDS, dtype="u32")},
+        sampling = self.state("sampling", "B", SAMPLING_WORDS, dtype="u32")
+        self.add_node("block_max", "block_max", {"logits": logits, "sampling": sampling}, {"partials": partials})
+        self.add_node("advance_greedy", "advance", {"partials": partials, "sampling": sampling},
                       {"out": self.state("out", "T", 4, dtype="u32")})
 
     def tail_sampled(self, logits: Tensor, history: Tensor) -> None:
@@ -111,6 +112,6 @@ class GraphBuilder:
         bias = self.state("bias", "B", 2 * MAX_BIAS, dtype="u32")
         partials = self.temp("partials", "T", -(-vocab // VOCAB_BLOCK) * 4)
         self.add_node("penalize", "penalize", {"history": history, "sampling": sampling, "mask": mask, "bias": bias}, {"logits": logits})
-        self.add_node("block_max", "block_max", {"logits": logits}, {"partials": partials})
+        self.add_node("block_max", "block_max", {"logits": logits, "sampling": sampling}, {"partials": partials})
         self.add_node("advance_sampled", "advance", {"partials": partials, "logits": logits, "sampling": sampling},
                       {"out": self.state("out", "T", 4, dtype="u32")})

@@ -114,10 +114,10 @@ OPS: Mapping[str, Op] = {
     # y = silu(gate) * up
     "swiglu": Op(("gate", "up"), ("y",), (), _same_shape),
     "add": Op(("a", "b"), ("y",), (), _same_shape),
-    # in place: bias added, ids in the slot's history window penalised (once an id), masked and padding ids made absent
+    # in place: bias added, ids in the slot's history window penalised (once an id), masked ids made absent
     "penalize": Op(("history", "sampling", "mask", "bias"), ("logits",), (), _fine),
-    # per block of the vocabulary: (max logit, its lowest id, sum exp(logit - max), count not finite)
-    "block_max": Op(("logits",), ("partials",), (), _fine),
+    # per block of the vocabulary: (max logit, its lowest id, sum exp(logit - max), count not finite); padding ids left out
+    "block_max": Op(("logits", "sampling"), ("partials",), (), _fine),
     # merges the partials, greedy: first maximum; sets done/bad, writes the out row, advances the step row
     "advance_greedy": Op(("partials", "sampling"), ("out",), (), _fine),
     # sampled: temperature, top-k, top-p, min-p, seeded draw over logits; then as advance_greedy

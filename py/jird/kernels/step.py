@@ -86,6 +86,9 @@ def advance_greedy(partials, sampling, out, step, params):
     Shapes:  partials [T, blocks], sampling [B], step [T] -> out [T], step [T]
     """
     for t in range(params.T):
+        if is_idle(step[t]):  # block_max left its partials as they were
+            advance_row(step, out, sampling, t, NO_TOKEN, 0.0, False)
+            continue
         _, chosen, total, bad = merge_parts(partials[t * params.blocks: (t + 1) * params.blocks])
         is_bad = bad > 0 or chosen == NO_TOKEN
         advance_row(step, out, sampling, t, chosen, 0.0 if is_bad else -np.log(total), is_bad)

@@ -20,6 +20,7 @@ class Rewriter:
     def __init__(self, graph: Graph):
         self._graph = graph
         self._nodes: dict[int, Node] = dict(enumerate(graph.nodes))
+        self._positions: dict[str, int] = {}
         self._makers: dict[str, int] = {}
         self._readers: dict[str, set[int]] = {}
         self._outputs = {t.root.name for t in graph.outputs}
@@ -27,6 +28,7 @@ class Rewriter:
             self._note(position, node)
 
     def _note(self, position: int, node: Node) -> None:
+        self._positions[node.id] = position
         for t in node.outputs.values():
             self._makers[t.name] = position
         for t in node.inputs.values():
@@ -53,7 +55,7 @@ class Rewriter:
 
     def replace(self, old: tuple[Node, ...], new: Node) -> None:
         """`new` takes the place of the last of `old`."""
-        positions = sorted(self._makers[next(iter(n.outputs.values())).name] for n in old)
+        positions = sorted(self._positions[n.id] for n in old)  # not by output: penalize writes what another node made
         for position in positions:
             for t in self._nodes.pop(position).inputs.values():
                 self._readers[t.root.name].discard(position)

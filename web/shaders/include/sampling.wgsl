@@ -12,7 +12,7 @@ struct Sampling {
     stop: array<u32, 8>,   // unused ones are NO_TOKEN
     flags: u32,            // HAS_MASK
     n_bias: u32,           // pairs in use in the slot's bias
-    vocab: u32,            // ids from here on are padding and never chosen
+    vocab: u32,            // ids from here on are padding and never chosen; 0 = none is
 }
 struct OutRow {
     token: u32,
@@ -24,3 +24,8 @@ const HAS_MASK = 1u;
 const NO_TOKEN = 0xffffffffu;
 // A logit at or below this counts as absent (Tint refuses a constant -inf).
 const ABSENT = -3.4e38;
+
+// How many of `width` logits are ids that may be chosen.
+fn choices(vocab: u32, width: u32) -> u32 {
+    return select(min(vocab, width), width, vocab == 0u);
+}

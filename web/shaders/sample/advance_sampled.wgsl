@@ -82,7 +82,7 @@ fn find_bin(want: vec2u, by_mass: bool) -> Found {
 
 // The least bound such that the ids of depth < bound number `amount`, or (by_mass) hold amount / 2^32 of the mass; among ids
 // of depth < limit. Uniform.
-fn cut(base: u32, top: f32, scale: f32, limit: u32, by_mass: bool, amount: u32, local: u32) -> u32 {
+fn cut(base: u32, vocab: u32, top: f32, scale: f32, limit: u32, by_mass: bool, amount: u32, local: u32) -> u32 {
     var prefix = 0u;
     var want = vec2u(amount, 0u);
     for (var level = 0u; level < 3u; level++) {
@@ -94,7 +94,7 @@ fn cut(base: u32, top: f32, scale: f32, limit: u32, by_mass: bool, amount: u32, 
             atomicStore(&highs[bin], 0u);
         }
         workgroupBarrier();
-        for (var id = local; id < params.V; id += WG) {
+        for (var id = local; id < vocab; id += WG) {
             let depth = depth_of(logits[base + id], top, scale);
             if (depth < limit && (depth >> (shift + 7u)) == prefix) {
                 let bin = (depth >> shift) & (BINS - 1u);
@@ -146,9 +146,9 @@ fn kept(logit: f32, top: f32, scale: f32, limit: u32, least: u32) -> u32 {
 }
 
 // The id at which the running sum of kept weights passes random / 2^32 of their total. Thread 0 has it.
-fn draw_id(base: u32, top: f32, scale: f32, limit: u32, least: u32, random: u32, local: u32) -> u32 {
+fn draw_id(base: u32, vocab: u32, top: f32, scale: f32, limit: u32, least: u32, random: u32, local: u32) -> u32 {
     var first = 0u;
-    var end = params.V;
+    var end = vocab;
     var left = vec2u(0u);
     for (var level = 0u; level < 2u; level++) {
         let each = (end - first + WG - 1u) / WG;
@@ -216,6 +216,7 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
     let base = wg.x * params.V;
     var chosen = whole.id;
     if (j.can_draw == 1u) {
+        let vocab = choices(sampling[j.slot].vocab, params.V);
         let scale = sampling[j.slot].scale;
         let top_k = sampling[j.slot].top_k;
         let top_p = sampling[j.slot].top_p;
@@ -223,13 +224,13 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
             var limit = BOTTOM;
             for (var by_mass = 0u; by_mass < 2u; by_mass++) {   // one call: half the code to compile
                 let amount = select(top_k, u32(min(top_p, 0.99999994) * 4294967296.0), by_mass == 1u);
-                if (select(top_k > 0u && top_k < params.V, top_p < 1.0, by_mass == 1u)) {
-                    limit = cut(base, j.top, scale, limit, by_mass == 1u, amount, local);
+                if (select(top_k > 0u && top_k < vocab, top_p < 1.0, by_mass == 1u)) {
+                    limit = cut(base, vocab, j.top, scale, limit, by_mass == 1u, amount, local);
                 }
             }
             let least = u32(sampling[j.slot].min_p * 2147483648.0);
             let random = philox(vec2u(sampling[j.slot].seed_lo, sampling[j.slot].seed_hi), vec4u(j.draw, 0u, 0u, 0u)).x;
-            chosen = draw_id(base, j.top, scale, limit, least, random, local);
+            chosen = draw_id(base, vocab, j.top, scale, limit, least, random, local);
         }
     }
     if (local == 0u) {

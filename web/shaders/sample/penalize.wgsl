@@ -1,6 +1,6 @@
 //!include step
 //!include sampling
-// logits[t, id] = ABSENT where id >= vocab or masked; else p(logits[t, id] + bias[id]), p(v) = v > 0 ? v / penalty : v * penalty
+// logits[t, id] = ABSENT where masked; else p(logits[t, id] + bias[id]), p(v) = v > 0 ? v / penalty : v * penalty
 // for ids among the last `window` of history[slot, 0 .. position] (once an id) and p(v) = v for the others.
 // In place. A workgroup owns RANGE ids of one row and marks those that it has seen in bits, so that an id has one writer.
 override WG: u32 = 256u;
@@ -38,11 +38,10 @@ fn penalised(logit: f32, slot: u32) -> f32 {
 fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: vec3u) {
     let row = step[wg.y];
     let slot = row.slot;
-    let vocab = min(sampling[slot].vocab, params.V);
     let has_mask = (sampling[slot].flags & HAS_MASK) != 0u;
     let has_penalty = sampling[slot].penalty != 1.0;
     let pairs = min(sampling[slot].n_bias, MAX_BIAS);
-    if (is_idle(row.flags) || (!has_mask && !has_penalty && pairs == 0u && vocab == params.V)) {
+    if (is_idle(row.flags) || (!has_mask && !has_penalty && pairs == 0u)) {
         return;
     }
     let first = wg.x * RANGE;
@@ -73,7 +72,7 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
     for (var j = local; j < pairs; j += WG) {
         let id = bias[(slot * MAX_BIAS + j) * 2u];
         let at = id - first;
-        if (at < RANGE && id < vocab && (!has_mask || ((mask[mask_base + id / 32u] >> (id % 32u)) & 1u) == 1u)) {
+        if (at < RANGE && id < params.V && (!has_mask || ((mask[mask_base + id / 32u] >> (id % 32u)) & 1u) == 1u)) {
             let logit = logits[base + id] + bitcast<f32>(bias[(slot * MAX_BIAS + j) * 2u + 1u]);
             let is_seen = ((atomicLoad(&seen[at / 32u]) >> (at % 32u)) & 1u) == 1u;
             logits[base + id] = select(logit, penalised(logit, slot), is_seen);
@@ -84,11 +83,12 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
         if (id >= params.V) {
             break;
         }
-        var open = select(0u, low_bits(vocab - id), id < vocab);
+        let there = low_bits(params.V - id);
+        var open = there;
         if (has_mask) {
             open &= mask[mask_base + id / 32u];
         }
-        let shut = ~open & low_bits(params.V - id);
+        let shut = there & ~open;
         var work = shut | (atomicLoad(&seen[word]) & ~atomicLoad(&biased[word]) & open);
         while (work != 0u) {
             let bit = countTrailingZeros(work);
