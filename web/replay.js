@@ -273,8 +273,12 @@ export class Replay {
         return bytes;
     }
 
-    /** Microseconds of each dispatch of a recording, each in a pass of its own. Needs timestamp-query. @param {Recording} recording */
-    async profile(recording) {
+    /**
+     * Microseconds of each dispatch of a recording, run `repeats` times on end in a pass of its own: a pass costs about 8 us,
+     * so one run says little of a short kernel. Needs timestamp-query.
+     * @param {Recording} recording @param {number} repeats
+     */
+    async profile(recording, repeats) {
         const { pipelines, groups, grid } = recording;
         const times = new Float64Array(pipelines.length);
         for (let first = 0; first < pipelines.length; first += QUERIES) {
@@ -291,14 +295,16 @@ export class Replay {
                 const at = first + i;
                 pass.setPipeline(pipelines[at]);
                 pass.setBindGroup(0, groups[at]);
-                pass.dispatchWorkgroups(grid[3 * at], grid[3 * at + 1], grid[3 * at + 2]);
+                for (let n = 0; n < repeats; n++) {
+                    pass.dispatchWorkgroups(grid[3 * at], grid[3 * at + 1], grid[3 * at + 2]);
+                }
                 pass.end();
             }
             encoder.resolveQuerySet(querySet, 0, 2 * count, resolved, 0);
             this.queue.submit([encoder.finish()]);
             const ticks = new BigUint64Array((await this.read(resolved, 0, 16 * count)).buffer);
             for (let i = 0; i < count; i++) {
-                times[first + i] = Number(ticks[2 * i + 1] - ticks[2 * i]) / 1000;
+                times[first + i] = Number(ticks[2 * i + 1] - ticks[2 * i]) / 1000 / repeats;
             }
             querySet.destroy();
             resolved.destroy();

@@ -21,7 +21,6 @@ from .messages import Bench
 SEED = 7
 WARM_TOKENS = 8
 PREFILL_RUNS = 3
-PROFILE_RUNS = 5
 PROFILE_WARM_TOKENS = 64
 
 
@@ -168,7 +167,7 @@ def _decode_figures(engine: Any, asked: Bench, result: Result, watch: Stopwatch,
 
 
 async def _profile(engine: Any, asked: Bench, cancel: Cancel) -> dict:
-    """GPU us of each kernel of one decode step, the median of PROFILE_RUNS; {"has_timestamps": False} where the adapter has no clock."""
+    """GPU us of each kernel of one decode step; {"has_timestamps": False} where the adapter has no clock."""
     if "timestamp" not in engine.device.info.features:
         return {"has_timestamps": False}
     if asked.context + 2 * PROFILE_WARM_TOKENS > engine.options.context:
@@ -182,13 +181,6 @@ async def _profile(engine: Any, asked: Bench, cancel: Cancel) -> dict:
             if made == PROFILE_WARM_TOKENS:
                 break
     cancel.check()
-    recording = await engine.decode_recording(asked.context + made)
-    labels: list[str] = []
-    runs = []
-    for _ in range(PROFILE_RUNS):
-        times = await profile.profile(engine.device, recording)
-        labels = [label for label, _ in times]
-        runs.append([us for _, us in times])
-    middle = np.median(np.array(runs), axis=0)
-    kernels = [{"kernel": name, "dispatches": count, "us": us} for name, count, us in profile.by_kernel(list(zip(labels, middle.tolist(), strict=True)))]
-    return {"has_timestamps": True, "gpu_us": float(middle.sum()), "dispatches": len(labels), "kernels": kernels}
+    times = await profile.profile(engine.device, await engine.decode_recording(asked.context + made))
+    kernels = [{"kernel": name, "dispatches": count, "us": us} for name, count, us in profile.by_kernel(times)]
+    return {"has_timestamps": True, "gpu_us": sum(us for _, us in times), "dispatches": len(times), "kernels": kernels}

@@ -216,10 +216,10 @@ class WebDevice:
         """replay.js's deliver: the bytes of a ticket, null after a fault."""
         self._tickets.pop(number).finish(None if is_null(data) else data.to_bytes())
 
-    async def profile(self, recording: WebRecording) -> list[tuple[str, float]]:
-        """(label, us) of each dispatch, each in a pass of its own; the adapter must have timestamp queries."""
+    async def profile(self, recording: WebRecording, repeats: int) -> list[tuple[str, float]]:
+        """(label, us) of each dispatch, `repeats` times on end in a pass of its own; the adapter must have timestamp queries."""
         try:
-            times = await self._replay.profile(recording.handle)
+            times = await self._replay.profile(recording.handle, repeats)
         except JsException as error:
             raise self.failure(error) from error
         return list(zip(recording.labels, times.to_py().tolist(), strict=True))
