@@ -212,7 +212,11 @@ class Remote extends Readable {
         this.#wanted = i;
         this.#wake();
         this.#wake = () => {};
-        return this.#held.get(i) ?? this.#load(i);
+        const found = this.#held.get(i) ?? this.#load(i);
+        if (this.#present.has(i + 1) && !this.#held.has(i + 1)) {
+            this.#load(i + 1).catch(() => {}); // read from storage while this one is used; whoever wants it gets the error
+        }
+        return found;
     }
 
     #length(i) {

@@ -288,6 +288,16 @@ def test_the_download_goes_on_while_nothing_is_read(js):
     assert js("""const f = await open("m.gguf"); await stored(6); out(parts()); f.close();""") == [6]
 
 
+def test_the_next_chunk_is_read_from_storage_while_one_is_used(js):
+    requests, whole = js("""
+        const a = await open("m.gguf"); await all(a); await stored(6); a.close(); await log();
+        const b = await open("m.gguf"); const reads = [], match = cache.match;
+        cache.match = async (key) => { reads.push(key.split("part-")[1]); return match.call(cache, key); };
+        await b.read(0, 1); while (reads.length < 2) await new Promise((r) => setTimeout(r, 2));
+        out([...reads]); out(await all(b)); b.close();""")
+    assert requests == ["0", "1"] and bytes.fromhex(whole) == DATA
+
+
 def test_without_storage_little_is_held_ahead_of_the_reader(js):
     requests, = js("""
         const f = await open("m.gguf", { store: "none", chunk: 256 }); await f.read(0, 1);
