@@ -154,7 +154,8 @@ def _data_sampled(rng, p, c):
 
 @kernel("sample/advance_sampled", op="advance_sampled", lower=_lower_sampled, data=_data_sampled,
         grid=lambda p, c: (p.T, 1, 1),
-        variants=(Variant("plain", {"WG": 256, "LANES": 256}),),
+        variants=(Variant("tree", {"REDUCE": "tree", "WG": 256, "LANES": 256}),
+                  Variant("column", {"REDUCE": "none", "WG": 32, "LANES": 1}, prefer="software")),
         cases=[Case({"T": 1, "V": v, "blocks": -(-v // 1024)}, seed=v) for v in (1003, 1024, 1025, 2000)]
         + [Case({"T": 2, "V": 1, "blocks": 1}, why="one id"), Case({"T": 4, "V": 5000, "blocks": 5}, why="different settings a row"),
            Case({"T": 6, "V": 49152, "blocks": 48}, why="idle and bad rows, the maximum beside draws")])

@@ -1,6 +1,6 @@
 //!include step
 //!include sampling
-//!include partial_tree
+//!include partial_{REDUCE=tree}
 //!include rng
 //!include weight
 //!include advance
@@ -8,7 +8,7 @@
 // depth, ties kept), then min_p, ids in rising order, random = philox(seed, draw). logprob of softmax(logits). Then the row
 // advances. One workgroup a row. A cut is found by histograms of depth in three levels of 7 bits.
 override WG: u32 = 256u;   // a multiple of 16
-const LANES: u32 = 256u;   // = WG
+const LANES: u32 = 256u;   // threads that share the merging of partials: WG, or 1 (each merges all: less to compile)
 const BINS: u32 = 128u;
 
 struct Params {
@@ -203,7 +203,7 @@ fn draw_id(base: u32, vocab: u32, top: f32, scale: f32, limit: u32, least: u32, 
 @compute @workgroup_size(WG)
 fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: vec3u) {
     var part = empty_part();
-    for (var block = local; block < params.blocks; block += WG) {
+    for (var block = local % LANES; block < params.blocks; block += LANES) {
         part = merge(part, partials[wg.x * params.blocks + block]);
     }
     let whole = reduce_part(part, local);
