@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
 
 import wgpu
-
 from jird.errors import KernelFailed, NoWebGPU, OutOfMemory
 from jird.kernels import wgsl
 from jird.runtime.device import Bound, CopyOut, DeviceInfo, Limits, Slice

@@ -65,7 +65,7 @@ function run() {
     worker.onerror = (event) => {
         take({ ev: "error", code: "boot_failed", message: `The worker failed: ${event.message ?? "worker.js cannot be loaded"}`, hint: "Reload the page." }, worker);
     };
-    worker.postMessage({ op: "kernels", limits: query.get("limits") ?? "adapter", only: query.get("only") ?? "" });
+    worker.postMessage({ op: "kernels", limits: query.get("limits") ?? "adapter", only: query.get("only") ?? "", cases: query.get("cases") ?? "all" });
 }
 
 start.addEventListener("click", run);

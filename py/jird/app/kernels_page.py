@@ -1,4 +1,4 @@
-"""kernels.html: every kernel case on the page's GPU, messages out. The page sends one {op: "kernels", limits, only}."""
+"""kernels.html: kernel cases on the page's GPU, messages out. The page sends one {op: "kernels", limits, only, cases: "all" | "first"}."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def main() -> None:
 
 async def _on_message(event) -> None:
     try:
-        await _run(str(event.data.limits), str(event.data.only))
+        await _run(str(event.data.limits), str(event.data.only), str(event.data.cases) == "first")
     except JirdError as error:
         _post({"ev": "error", "done": True, "code": error.code, "message": str(error), "hint": error.hint})
     except Exception as error:
@@ -30,12 +30,12 @@ async def _on_message(event) -> None:
         raise
 
 
-async def _run(limits: str, only: str) -> None:
+async def _run(limits: str, only: str, is_first_only: bool) -> None:
     device = await open_device(limits)
-    adapter = f"{device.info.name} ({device.info.dialect}, {', '.join(sorted(device.info.features)) or 'no features'})"
+    adapter = f"{device.info.name} ({device.info.trust}, {device.info.dialect}, {', '.join(sorted(device.info.features)) or 'no features'})"
     _post({"ev": "progress", "stage": f"kernels on {adapter}"})
     todo = [(kernel, variant, index) for kernel in all_kernels().values() if kernel.path.startswith(only)
-            for variant in kernel.variants for index in range(len(kernel.cases))]
+            for variant in kernel.variants for index in range(1 if is_first_only else len(kernel.cases))]
     results: list[Result | None] = []
     feed = iter(todo)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from .device import Device
 
-
 REPEATS = 64  # of each dispatch on a GPU: a pass of one costs about 8 us whatever it does
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
+from asyncio import gather
 from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
 
@@ -21,6 +22,7 @@ from ..kernels import wgsl
 from ..kernels.core import KERNELS, Case, Kernel, Variant, const_values, namespace, pack_params, run_reference
 from .device import Bound, CopyOut, Device, DeviceInfo, Slice
 
+TOGETHER = 4  # cases of the self-test in flight: compiling and reading back overlap
 TAIL_BYTES = 32
 TAIL = bytes.fromhex("addec07f")  # a NaN as f32, -427.25 and NaN as f16, 0x7fc0dead as u32
 
@@ -154,16 +156,26 @@ async def run_kernel(device: Device, kernel: Kernel, variant: Variant, case: Cas
 async def self_test(device: Device, variants: Sequence[tuple[str, Variant, Mapping[str, Any]]]) -> list[Result]:
     """One small case of each (kernel path, variant, constants of the plan); returns those that failed.
 
-    The case is the one that agrees most with the plan's constants (row count, pair format, group size), the smallest of those.
+    The case is the one that agrees most with the plan's constants (rows, pair format, group size), the smallest of those. What it leaves
+    open (tunables) has the plan's values, so that mostly the plan's own pipelines are tested and none is compiled twice.
     Raises: DeviceLost, OutOfMemory.
     """
-    failures = []
+    todo: dict[tuple, tuple[Kernel, Variant, int, Mapping[str, Any]]] = {}
     for path, variant, consts in variants:
         kernel = KERNELS[path]
         index, case = min(enumerate(kernel.cases), key=lambda item: _distance(item[1], consts))
-        outcome = await run_case(device, kernel, variant, case, index=index)
-        if not outcome.ok:
-            failures.append(outcome)
+        extra = {name: value for name, value in consts.items() if name not in case.consts}
+        todo.setdefault((path, variant.name, index, tuple(sorted(extra.items()))), (kernel, variant, index, extra))
+    failures: list[Result] = []
+    feed = iter(todo.values())
+
+    async def work() -> None:
+        for kernel, variant, index, extra in feed:
+            outcome = await run_case(device, kernel, variant, kernel.cases[index], extra, index)
+            if not outcome.ok:
+                failures.append(outcome)
+
+    await gather(*(work() for _ in range(TOGETHER)))
     return failures
 
 
