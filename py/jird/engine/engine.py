@@ -16,10 +16,11 @@ from ..runtime.device import CopyOut, Device, Slice
 from ..runtime.executor import ModelBuffers
 from ..state.kv import KVSlots
 from ..text.tokenizer import Tokenizer, TokenizerSpec
-from .model import Model, PlanSet
+from .model import Model, PlanSet, first_plans
 from .options import Cancel, EngineOptions
 from .policy import SubmitPolicy, policy_for
 from .sample import SamplingOptions, check_vocab, record
+from .trust import Trust
 
 NEVER = 0xFFFFFFFF
 
@@ -62,12 +63,13 @@ class Engine:
 
     device: Device
     model: Model
+    trust: Trust
     planset: PlanSet
     buffers: ModelBuffers
     options: EngineOptions
     spec: TokenizerSpec
     tokenizer: Tokenizer
-    load_timings: dict[str, float]
+    weights_ms: float
     kv: KVSlots = field(init=False)
     policy: SubmitPolicy = field(init=False)
     timings: Timings = field(default_factory=Timings)
@@ -83,7 +85,7 @@ class Engine:
 
     async def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Compiles what the first answer needs: every prefill plan and the short greedy decode plan."""
-        names = [n for n in self.planset.plans if n.startswith("prefill-")] + ["decode-1-greedy-short"]
+        names = first_plans(self.planset)
         for i, name in enumerate(names):
             progress(i, len(names))
             await self._recording(name)
@@ -91,6 +93,7 @@ class Engine:
 
     async def _recording(self, name: str) -> Any:
         if name not in self._recordings:
+            self.planset = await self.trust.tested(self.planset, [name])
             self._recordings[name] = await self.buffers.bind(self.planset.plans[name], self.planset.step_of[name])
         return self._recordings[name]
 
@@ -114,7 +117,8 @@ class Engine:
         plan = self.planset.plans["decode-1-greedy-short"]
         return {"architecture": self.model.checkpoint.architecture or self.model.family.__name__.rpartition(".")[2], "vocab": self.model.config.vocab,
                 "context": self.options.context, "slots": self.options.slots, "dispatches_per_token": len(plan.steps), "gpu_bytes": self.buffers.nbytes,
-                "weight_bytes": sum(n for s in plan.weights for n in s.format.parts(s.rows, s.columns).values()), **self.load_timings}
+                "weight_bytes": sum(n for s in plan.weights for n in s.format.parts(s.rows, s.columns).values()),
+                "plan_ms": self.trust.plan_ms, "selftest_ms": self.trust.selftest_ms, "weights_ms": self.weights_ms}
 
     def close(self) -> None:
         """Frees every GPU buffer of the model."""

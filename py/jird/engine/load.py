@@ -9,11 +9,9 @@ from typing import Any, Callable, Mapping
 
 import numpy as np
 
-from ..errors import BadCheckpoint, KernelFailed, ModelNotSupported
-from ..kernels.core import KERNELS, Variant
+from ..errors import BadCheckpoint, ModelNotSupported
 from ..runtime.device import Device
 from ..runtime.executor import ModelBuffers, weight_specs
-from ..runtime.selftest import self_test
 from ..text.gguf_tokenizer import spec_from_gguf
 from ..text.tokenizer import TokenizerSpec, make_tokenizer, spec_from_files
 from ..weights.checkpoint import Checkpoint, Source
@@ -21,8 +19,9 @@ from ..weights.gguf import read_gguf
 from ..weights.load import WeightPart, load_weights
 from ..weights.safetensors import read_safetensors
 from .engine import Engine
-from .model import Model, PlanSet, model_of, plans_of
+from .model import Model, PlanSet, first_plans, model_of
 from .options import Cancel, EngineOptions, LoadProgress
+from .trust import Trust
 
 Progress = Callable[[LoadProgress], None]
 
@@ -92,7 +91,9 @@ async def load_engine(device: Device, source: Source, options: EngineOptions = E
     spec = spec.light()
     cancel.check()
     progress(LoadProgress("plan", 0, 1))
-    planset, timings = await tested_plans(device, model, options, progress, is_tested)
+    trust = Trust(device, model, options, is_tested)
+    planset = trust.plans()
+    planset = await trust.tested(planset, first_plans(planset), lambda done, total: progress(LoadProgress("selftest", done, total)))
     cancel.check()
     factors = await _rope_factors(source, checkpoint)
     context = min(options.context, model.config.context)
@@ -105,48 +106,14 @@ async def load_engine(device: Device, source: Source, options: EngineOptions = E
         where = {tuple(key.split("#")): b for key, b in buffers.weights.items()}
         await load_weights(device, source, checkpoint, weight_parts(model, planset), where,
                            progress=lambda done, total: progress(LoadProgress("weights", done, total)), cancel=cancel)
-        timings["weights_ms"] = (perf_counter() - started) * 1e3
-        engine = Engine(device, model, planset, buffers, replace(options, context=context), spec, tokenizer, timings)
+        weights_ms = (perf_counter() - started) * 1e3
+        engine = Engine(device, model, trust, planset, buffers, replace(options, context=context), spec, tokenizer, weights_ms)
         await engine.warm_up(lambda done, total: progress(LoadProgress("pipelines", done, total)))
     except BaseException:
         buffers.destroy()
         raise
     progress(LoadProgress("ready", 1, 1))
     return engine
-
-
-async def tested_plans(device: Device, model: Model, options: EngineOptions, progress: Progress, is_tested: bool) -> tuple[PlanSet, dict[str, float]]:
-    """The plans, every kernel variant in them checked on the device; a failing variant is replaced by its twin.
-
-    Raises: KernelFailed when no twin is left.
-    """
-    failed: frozenset[tuple[str, str]] = frozenset()
-    passed: set = set()
-    timings: dict[str, float] = {}
-    while True:
-        started = perf_counter()
-        planset = plans_of(model, device.info, options, failed)
-        timings["plan_ms"] = (perf_counter() - started) * 1e3
-        variants = list(dict.fromkeys((s.kernel, s.variant, s.consts) for p in planset.plans.values() for s in p.steps))
-        todo = [v for v in variants if v not in passed]
-        if is_tested or device.info.dialect == "numpy" or not todo:
-            return planset, timings
-        started = perf_counter()
-        progress(LoadProgress("selftest", 0, len(todo)))
-        failures = await self_test(device, [(path, _variant(path, name), dict(consts)) for path, name, consts in todo])
-        timings["selftest_ms"] = timings.get("selftest_ms", 0.0) + (perf_counter() - started) * 1e3
-        progress(LoadProgress("selftest", len(todo), len(todo)))
-        passed.update(todo)
-        if not failures:
-            return planset, timings
-        bad = frozenset((f.kernel, f.variant) for f in failures)
-        if bad <= failed:
-            raise KernelFailed(f"the self-test fails on this GPU: {failures[0]}")
-        failed |= bad
-
-
-def _variant(path: str, name: str) -> Variant:
-    return next(v for v in KERNELS[path].variants if v.name == name)
 
 
 def weight_parts(model: Model, planset: PlanSet) -> list[WeightPart]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Mapping
 
-import numpy as np
 
 from ..errors import BadCheckpoint, ModelNotSupported
 from ..graph.ir import Format
@@ -129,5 +128,6 @@ def plans_of(model: Model, info: DeviceInfo, options: EngineOptions, failed: fro
     return PlanSet(plans, steps, step_of)
 
 
-def rope_tables(model: Model, context: int, factors: np.ndarray | None) -> dict[str, np.ndarray]:
-    return model.family.rope_tables(model.config, context, factors)
+def first_plans(planset: PlanSet) -> list[str]:
+    """Plans that the first answer needs: every prefill plan and the short greedy decode plan."""
+    return [n for n in planset.plans if n.startswith("prefill-")] + ["decode-1-greedy-short"]

@@ -24,6 +24,7 @@ class ModelBuffers:
     steps: dict[str, Any] = field(default_factory=dict)
     arenas: list[Any] = field(default_factory=list)
     nbytes: int = 0
+    _pool_bytes: list[int] = field(default_factory=list)
 
     async def make(self, label: str, nbytes: int, uniform: bool = False) -> Any:
         size = max(16, -(-nbytes // 16) * 16)
@@ -42,7 +43,8 @@ class ModelBuffers:
                     self.weights[f"{spec.name}#{part}"] = await self.make(f"w/{spec.name}#{part}", nbytes)
             for name, nbytes in state_sizes(plans).items():
                 self.states[name] = await self.make(f"state/{name}", nbytes)
-            for i, nbytes in enumerate(pool_sizes(plans)):
+            self._pool_bytes = pool_sizes(plans)
+            for i, nbytes in enumerate(self._pool_bytes):
                 self.pool.append(await self.make(f"pool/{i}", nbytes))
             for name, rows in step_rows.items():
                 self.steps[name] = await self.make(f"step/{name}", rows * 32, uniform=True)
@@ -50,10 +52,18 @@ class ModelBuffers:
             self.destroy()
             raise
 
-    def slice(self, ref: BufferRef, step: str) -> Slice:
+    async def _pool_for(self, plan: Plan) -> list[Any]:
+        """The shared temps; a plan made anew after a failed self-test may need larger ones, and then has its own."""
+        if len(plan.pool) <= len(self.pool) and all(n <= m for n, m in zip(plan.pool, self._pool_bytes)):
+            return self.pool
+        own = [await self.make(f"{plan.name}/pool/{i}", nbytes) for i, nbytes in enumerate(plan.pool)]
+        self.arenas += own
+        return own
+
+    def _slice(self, ref: BufferRef, step: str, pool: list[Any]) -> Slice:
         where = {"weight": self.weights, "state": self.states}.get(ref.kind)
         if ref.kind == "pool":
-            return Slice(self.pool[int(ref.key)], ref.offset, ref.nbytes)
+            return Slice(pool[int(ref.key)], ref.offset, ref.nbytes)
         if ref.kind == "step":
             return Slice(self.steps[step])
         assert where is not None and ref.key in where, f"no buffer for {ref}"
@@ -67,9 +77,10 @@ class ModelBuffers:
         arena = await self.make(f"{plan.name}/params", len(plan.params), uniform=True)
         self.arenas.append(arena)
         self.device.write(arena, 0, plan.params)
+        pool = await self._pool_for(plan)
         bound = []
         for s in plan.steps:
-            slices = tuple(Slice(arena, s.params_offset, 256) if ref is None else self.slice(ref, step) for _, ref in s.bindings)
+            slices = tuple(Slice(arena, s.params_offset, 256) if ref is None else self._slice(ref, step, pool) for _, ref in s.bindings)
             bound.append(Bound(pipelines[s.kernel, s.consts, s.features], slices, s.grid, s.label))
         return self.device.record(bound, plan.name)
 
