@@ -131,7 +131,7 @@ def lower_matmul(form: Form) -> Callable:
             return None
         k, n, group = int(node.inputs["x"].shape[-1]), int(node.inputs["w"].shape[0]), ctx.format(node.inputs["w"]).group
         if variant.name == "column":
-            geometry = {**column_geometry(form, k, n, group), "COLUMNS": 32}
+            geometry = {**column_geometry(form, k, n, group), "WG": 8, "COLUMNS": 32}
         else:
             # Small products: narrower tiles, so that more of the chip has work.
             few = -(-ctx.rows // 64) * -(-n // 64) < 96

@@ -42,7 +42,7 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
         s3 += four_sums(weight_row(first, 12u), unit, units, u, total);
     }
     let scale = norm_scale(squares);
-    let sums = array<vec4f, 4>(s0 * scale, s1 * scale, s2 * scale, s3 * scale);
+    var sums = array<vec4f, 4>(s0 * scale, s1 * scale, s2 * scale, s3 * scale);
     for (var o = 0u; o < OUTPUTS; o++) {
         let n = first + o;
         let other = o + COLUMNS - OUTPUTS;
