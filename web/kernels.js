@@ -1,4 +1,5 @@
-// kernels.html: starts the worker in kernel-test mode, shows a row a case, and reports to the runner with ?auto=1.
+// kernels.html: starts the worker in kernel-test mode, shows a row a case, and reports to the runner with ?auto=1;
+// ?limits=default, ?only=PREFIX, ?cases=first; ?tune=URL times what the file at URL lists.
 
 const query = new URLSearchParams(location.search);
 const isAuto = query.get("auto") === "1";
@@ -34,6 +35,8 @@ function show(message) {
     if (message.ev === "case") {
         const error = message.max_err === null ? "" : message.max_err.toExponential(1);
         row([message.kernel, message.case, message.ok ? "ok" : "FAILED", error, message.message ?? ""], message.ok ? "ok" : "failed");
+    } else if (message.ev === "time") {
+        row([message.kernel, `${message.variant} ${message.params} ${message.consts ?? ""}`, message.ok ? `${message.us.toFixed(2)} us` : "FAILED", "", message.message], message.ok ? "ok" : "failed");
     } else if (message.ev === "skip") {
         row([message.kernel, message.case, "skipped", "", message.message], "skipped");
     } else if (message.ev === "progress") {
@@ -57,7 +60,13 @@ function take(message, worker) {
     }
 }
 
-function run() {
+/** ?tune=URL: a JSON list of {kernel, variant, params, consts} that are checked and timed instead of the cases. */
+async function tuneList() {
+    const url = query.get("tune");
+    return url ? (await fetch(url)).text() : "";
+}
+
+async function run() {
     rows.replaceChildren();
     start.disabled = true;
     const worker = new Worker("worker.js?app=kernels_page", { type: "module" });
@@ -65,7 +74,7 @@ function run() {
     worker.onerror = (event) => {
         take({ ev: "error", code: "boot_failed", message: `The worker failed: ${event.message ?? "worker.js cannot be loaded"}`, hint: "Reload the page." }, worker);
     };
-    worker.postMessage({ op: "kernels", limits: query.get("limits") ?? "adapter", only: query.get("only") ?? "", cases: query.get("cases") ?? "all" });
+    worker.postMessage({ op: "kernels", limits: query.get("limits") ?? "adapter", only: query.get("only") ?? "", cases: query.get("cases") ?? "all", tune: await tuneList() });
 }
 
 start.addEventListener("click", run);

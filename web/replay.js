@@ -283,33 +283,50 @@ export class Replay {
         const times = new Float64Array(pipelines.length);
         for (let first = 0; first < pipelines.length; first += QUERIES) {
             const count = Math.min(QUERIES, pipelines.length - first);
-            const querySet = this.device.createQuerySet({ label: "profile", type: "timestamp", count: 2 * count });
-            const resolved = this.device.createBuffer({
-                label: "profile", size: 16 * count, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC,
-            });
-            const encoder = this.device.createCommandEncoder();
-            for (let i = 0; i < count; i++) {
-                const pass = encoder.beginComputePass({
-                    timestampWrites: { querySet, beginningOfPassWriteIndex: 2 * i, endOfPassWriteIndex: 2 * i + 1 },
-                });
+            times.set(await this.timed(count, (pass, i) => {
                 const at = first + i;
                 pass.setPipeline(pipelines[at]);
                 pass.setBindGroup(0, groups[at]);
                 for (let n = 0; n < repeats; n++) {
                     pass.dispatchWorkgroups(grid[3 * at], grid[3 * at + 1], grid[3 * at + 2]);
                 }
-                pass.end();
-            }
-            encoder.resolveQuerySet(querySet, 0, 2 * count, resolved, 0);
-            this.queue.submit([encoder.finish()]);
-            const ticks = new BigUint64Array((await this.read(resolved, 0, 16 * count)).buffer);
-            for (let i = 0; i < count; i++) {
-                times[first + i] = Number(ticks[2 * i + 1] - ticks[2 * i]) / 1000 / repeats;
-            }
-            querySet.destroy();
-            resolved.destroy();
+            }), first);
         }
-        return times;
+        return times.map((us) => us / repeats);
+    }
+
+    /** Microseconds of a whole recording in one pass, `repeats` passes one after another. Needs timestamp-query. */
+    profileWhole(recording, repeats) {
+        const { pipelines, groups, grid } = recording;
+        return this.timed(repeats, (pass) => {
+            for (let i = 0; i < pipelines.length; i++) {
+                pass.setPipeline(pipelines[i]);
+                pass.setBindGroup(0, groups[i]);
+                pass.dispatchWorkgroups(grid[3 * i], grid[3 * i + 1], grid[3 * i + 2]);
+            }
+        });
+    }
+
+    /** Microseconds of `count` passes in one submit; encode(pass, i) fills pass i. */
+    async timed(count, encode) {
+        const querySet = this.device.createQuerySet({ label: "profile", type: "timestamp", count: 2 * count });
+        const resolved = this.device.createBuffer({
+            label: "profile", size: 16 * count, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC,
+        });
+        const encoder = this.device.createCommandEncoder();
+        for (let i = 0; i < count; i++) {
+            const pass = encoder.beginComputePass({
+                timestampWrites: { querySet, beginningOfPassWriteIndex: 2 * i, endOfPassWriteIndex: 2 * i + 1 },
+            });
+            encode(pass, i);
+            pass.end();
+        }
+        encoder.resolveQuerySet(querySet, 0, 2 * count, resolved, 0);
+        this.queue.submit([encoder.finish()]);
+        const ticks = new BigUint64Array((await this.read(resolved, 0, 16 * count)).buffer);
+        querySet.destroy();
+        resolved.destroy();
+        return Float64Array.from({ length: count }, (_, i) => Number(ticks[2 * i + 1] - ticks[2 * i]) / 1000);
     }
 
     /** Gives everything back; what is pending ends with null. */

@@ -181,6 +181,8 @@ async def _profile(engine: Any, asked: Bench, cancel: Cancel) -> dict:
             if made == PROFILE_WARM_TOKENS:
                 break
     cancel.check()
-    times = await profile.profile(engine.device, await engine.decode_recording(asked.context + made))
+    recording = await engine.decode_recording(asked.context + made)
+    pass_us = await profile.whole(engine.device, recording)
+    times = await profile.profile(engine.device, recording)
     kernels = [{"kernel": name, "dispatches": count, "us": us} for name, count, us in profile.by_kernel(times)]
-    return {"has_timestamps": True, "gpu_us": sum(us for _, us in times), "dispatches": len(times), "kernels": kernels}
+    return {"has_timestamps": True, "pass_us": pass_us, "gpu_us": sum(us for _, us in times), "dispatches": len(times), "kernels": kernels}

@@ -1,8 +1,13 @@
-"""kernels.html: kernel cases on the page's GPU, messages out. The page sends one {op: "kernels", limits, only, cases: "all" | "first"}."""
+"""kernels.html: kernel cases on the page's GPU, messages out.
+
+The page sends one {op: "kernels", limits, only, cases: "all" | "first", tune}. tune is "" or a JSON list of
+{kernel, variant, params, consts}: these are checked and timed instead of the cases.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 
 import js
@@ -10,7 +15,8 @@ from pyodide.ffi import create_proxy
 
 from ..errors import JirdError
 from ..runtime.device_web import WebDevice, js_obj, open_device
-from ..runtime.selftest import Result, all_kernels, lacks, run_case
+from ..kernels.core import Case
+from ..runtime.selftest import Result, all_kernels, lacks, run_case, time_case
 
 TOGETHER = 8  # cases in flight: compiling and reading back overlap
 
@@ -22,7 +28,10 @@ async def main() -> None:
 
 async def _on_message(event) -> None:
     try:
-        await _run(str(event.data.limits), str(event.data.only), str(event.data.cases) == "first")
+        if str(event.data.tune):
+            await _tune(str(event.data.limits), json.loads(str(event.data.tune)))
+        else:
+            await _run(str(event.data.limits), str(event.data.only), str(event.data.cases) == "first")
     except JirdError as error:
         _post({"ev": "error", "done": True, "code": error.code, "message": str(error), "hint": error.hint})
     except Exception as error:
@@ -49,6 +58,24 @@ async def _run(limits: str, only: str, is_first_only: bool) -> None:
     failures = [f"{r.kernel} {r.variant}-{r.case}: {r.detail}" for r in ran if not r.ok]
     _post({"ev": "result", "done": True, "passed": len(ran) - len(failures), "failed": len(failures), "skipped": len(results) - len(ran),
            "adapter": adapter, "failures": failures})
+
+
+async def _tune(limits: str, entries: list[dict]) -> None:
+    """Each entry checked against its reference, then timed: us a dispatch when repeated on end, its data in the cache."""
+    device = await open_device(limits)
+    kernels = all_kernels()
+    failed = 0
+    for entry in entries:
+        kernel = kernels[entry["kernel"]]
+        variant = next(v for v in kernel.variants if v.name == entry["variant"])
+        case = Case(entry["params"], entry.get("consts", {}))
+        result = await run_case(device, kernel, variant, case)
+        failed += not result.ok
+        us = await time_case(device, kernel, variant, case)
+        _post({"ev": "time", **{k: json.dumps(v) if isinstance(v, dict) else v for k, v in entry.items()}, "ok": result.ok,
+               "max_err": result.max_err if math.isfinite(result.max_err) else None, "us": us, "message": result.detail})
+    _post({"ev": "result", "done": True, "passed": len(entries) - failed, "failed": failed, "skipped": 0, "adapter": device.info.name, "failures": []})
+    device.close()
 
 
 async def _one(device: WebDevice, kernel, variant, index: int) -> Result | None:

@@ -224,6 +224,13 @@ class WebDevice:
             raise self.failure(error) from error
         return list(zip(recording.labels, times.to_py().tolist(), strict=True))
 
+    async def profile_whole(self, recording: WebRecording, repeats: int) -> list[float]:
+        """us of the recording in one pass, `repeats` times; the adapter must have timestamp queries."""
+        try:
+            return (await self._replay.profileWhole(recording.handle, repeats)).to_py().tolist()
+        except JsException as error:
+            raise self.failure(error) from error
+
     async def idle(self) -> None:
         await self._queue.onSubmittedWorkDone()
         if not is_null(self._replay.fault):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 from .device import Device
 
+WHOLE_RUNS = 16
 REPEATS = 64  # of each dispatch on a GPU: a pass of one costs about 8 us whatever it does
 
 
@@ -16,9 +18,22 @@ async def profile(device: Device, recording: Any) -> list[tuple[str, float]]:
     moved on, or is done, afterwards.
     Raises: ValueError when the device has no timestamp queries; DeviceLost.
     """
+    _need_clock(device)
+    return await device.profile(recording, 1 if device.info.is_software else REPEATS)
+
+
+async def whole(device: Device, recording: Any) -> float:
+    """us of the recording as it runs: every dispatch once, in one pass; the median of several (one on software adapters).
+
+    The step rows advance with every run. Raises: as profile
+    """
+    _need_clock(device)
+    return median(await device.profile_whole(recording, 1 if device.info.is_software else WHOLE_RUNS))
+
+
+def _need_clock(device: Device) -> None:
     if "timestamp" not in device.info.features:
         raise ValueError(f"{device.info.name} has no timestamp queries; profiles need them")
-    return await device.profile(recording, 1 if device.info.is_software else REPEATS)
 
 
 def by_kernel(times: list[tuple[str, float]]) -> list[tuple[str, int, float]]:

@@ -11,8 +11,9 @@ import importlib
 import math
 import pkgutil
 from asyncio import gather
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+from typing import Any, AsyncIterator, Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from ..errors import KernelFailed
 from ..kernels import wgsl
 from ..kernels.core import KERNELS, Case, Kernel, Variant, const_values, namespace, pack_params, run_reference
 from .device import Bound, CopyOut, Device, DeviceInfo, Slice
+from .profile import profile
 
 TOGETHER = 4  # cases of the self-test in flight: compiling and reading back overlap
 TAIL_BYTES = 32
@@ -127,8 +129,21 @@ async def run_case(device: Device, kernel: Kernel, variant: Variant, case: Case,
     return Result(kernel.path, variant.name, index, not details, worst, "; ".join(details))
 
 
-async def run_kernel(device: Device, kernel: Kernel, variant: Variant, case: Case, ready: Prepared) -> dict[str, np.ndarray]:
-    """Runs a prepared case on the device; returns its read_write bindings, tails included."""
+async def time_case(device: Device, kernel: Kernel, variant: Variant, case: Case) -> float:
+    """us of one dispatch of a case, repeated on end (runtime/profile.py); the second of two profiles counts.
+
+    Raises: ValueError when the device has no timestamp queries
+    """
+    ready = prepare(kernel, variant, case, device.info)
+    async with bound_case(device, kernel, variant, case, ready) as (bound, _):
+        recording = device.record([bound], bound.label)
+        await profile(device, recording)
+        return (await profile(device, recording))[0][1]
+
+
+@asynccontextmanager
+async def bound_case(device: Device, kernel: Kernel, variant: Variant, case: Case, ready: Prepared) -> AsyncIterator[tuple[Bound, list]]:
+    """A prepared case's pipeline and filled buffers as one dispatch; the buffers are destroyed at the end."""
     shader, label = ready.shader, f"test/{kernel.path}/{variant.name}"
     pipeline = await device.compile(kernel.path, ready.consts, variant.features)
     buffers = []
@@ -139,18 +154,24 @@ async def run_kernel(device: Device, kernel: Kernel, variant: Variant, case: Cas
             buffers.append(buffer)
             if raw:
                 device.write(buffer, 0, raw)
-        written = [b for b in shader.bindings if b.access == "read_write"]
-        recording = device.record([Bound(pipeline, tuple(Slice(b) for b in buffers), ready.grid, label)], label)
-        copies = [CopyOut(Slice(buffers[b.index], 0, ready.arrays[b.name].nbytes)) for b in written]
-        raw, at, out = await device.run(device.program([recording, *copies])).result(), 0, {}
-        for b in written:
-            array = ready.arrays[b.name]
-            out[b.name] = np.frombuffer(raw, array.dtype, array.size, at)
-            at += array.nbytes
-        return out
+        yield Bound(pipeline, tuple(Slice(b) for b in buffers), ready.grid, label), buffers
     finally:
         for buffer in buffers:
             device.destroy(buffer)
+
+
+async def run_kernel(device: Device, kernel: Kernel, variant: Variant, case: Case, ready: Prepared) -> dict[str, np.ndarray]:
+    """Runs a prepared case on the device; returns its read_write bindings, tails included."""
+    written = [b for b in ready.shader.bindings if b.access == "read_write"]
+    async with bound_case(device, kernel, variant, case, ready) as (bound, buffers):
+        copies = [CopyOut(Slice(buffers[b.index], 0, ready.arrays[b.name].nbytes)) for b in written]
+        raw = await device.run(device.program([device.record([bound], bound.label), *copies])).result()
+    at, out = 0, {}
+    for b in written:
+        array = ready.arrays[b.name]
+        out[b.name] = np.frombuffer(raw, array.dtype, array.size, at)
+        at += array.nbytes
+    return out
 
 
 async def self_test(device: Device, variants: Sequence[tuple[str, Variant, Mapping[str, Any]]]) -> list[Result]:
