@@ -1,7 +1,9 @@
 // Starts the checks in a worker and posts what they report, in order.
 
 let sending = Promise.resolve();
+window.reports = [];
 const report = (message) => {
+    window.reports.push(message);
     sending = sending.then(() => fetch("/report", { method: "POST", body: JSON.stringify(message) }));
 };
 const worker = new Worker(`worker.js${location.search}`, { type: "module" });
