@@ -108,7 +108,12 @@ async def load_engine(device: Device, source: Source, options: EngineOptions = E
                            progress=lambda done, total: progress(LoadProgress("weights", done, total)), cancel=cancel)
         weights_ms = (perf_counter() - started) * 1e3
         engine = Engine(device, model, trust, planset, buffers, replace(options, context=context), spec, tokenizer, weights_ms)
-        await engine.warm_up(lambda done, total: progress(LoadProgress("pipelines", done, total)))
+
+        def warmed(done: int, total: int) -> None:
+            progress(LoadProgress("pipelines", done, total))
+            cancel.check()
+
+        await engine.warm_up(warmed)
     except BaseException:
         buffers.destroy()
         raise
