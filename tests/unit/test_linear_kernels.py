@@ -48,3 +48,18 @@ def test_a_view_whose_offset_is_not_a_multiple_of_four_has_no_kernel():
         view = replace(g.input("x.part", "T", 64), base=whole, offset=offset)
         node = g.add_node("linear", f"l{offset}", {"x": view, "w": g.weight("w", 96, 64)}, {"y": g.temp("y", "T", 96)})
         assert (Selector(ctx).choose(node) is not None) == fits
+
+
+@pytest.mark.parametrize("software", [False, True])
+@pytest.mark.parametrize("rows", [1, 4, 64])
+def test_every_case_is_sound_with_the_constants_of_any_plan(software, rows):
+    """The self-test runs a case with what the plan's constants add to it."""
+    for kind in PER_WORD:
+        for group in (16, 32, 64, 128):
+            g = GraphBuilder("g")
+            node = g.add_node("linear", "l", {"x": g.input("x", "T", 512), "w": g.weight("w", 96, 512)}, {"y": g.temp("y", "T", 96)})
+            choice = Selector(Context(rows=rows, is_software=software, formats={"w": Format(kind, group, "f32")})).choose(node)
+            for case in choice.kernel.cases:
+                consts = {**dict(choice.consts), **case.consts}
+                span = consts["WORDS"] * PER_WORD[kind]
+                assert consts["GROUP"] % span == 0 and case.params["K"] % span == 0, (choice.kernel.path, group, case)

@@ -166,7 +166,7 @@ def matmul_cases(form: Form) -> list[Case]:
                 case(6, 64, 3, {"STORE": "f32"}, "x is a view", x_stride=80, x_offset=12)]
     return [case(67, 96, 65, {"GROUP": 32, "PAIR": 0}, "one past the tile"),
             case(5, 128, 19, {"GROUP": 64, "PAIR": 1}, "bf16 pairs, ragged rows and columns"),
-            case(9, 48, 130, {"GROUP": 16, "PAIR": 2, "BIAS": form.bias_index}, "f32 pairs, bias, K past the tile step"),
+            case(9, 48, 130, {"GROUP": 16, "PAIR": 2, "WORDS": 1, "BIAS": form.bias_index}, "f32 pairs, bias, K past the tile step"),
             case(6, 64, 3, {"GROUP": 32, "PAIR": 0}, "x is a view", x_stride=80, x_offset=12)]
 
 
