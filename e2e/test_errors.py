@@ -11,7 +11,8 @@ LONG = "the quick brown fox jumps over the lazy dog " * 80
 
 @pytest.fixture
 def page(tiny_page):
-    """The shared page, whose model is loaded anew after a test that lost it."""
+    """The shared page with nothing running; its model is loaded anew after a test that lost it."""
+    tiny_page.wait(lambda: tiny_page.call("abort")["value"]["aborted"] == [], "the end of what ran")
     yield tiny_page
     if not tiny_page.call("info")["value"]["loaded"]:
         assert "value" in load(tiny_page, TINY)
@@ -148,7 +149,7 @@ def test_a_browser_without_webgpu_is_told_so(open_page):
 
 
 def test_a_worker_that_cannot_start_is_an_error_and_not_a_silence(open_page):
-    opened = open_page(f"?model={TINY}", lambda page: page.context.route("**/pyodide.asm.wasm", lambda route: route.abort()))
-    opened.wait(lambda: opened.page.locator("#fault").is_visible(), "the error", 200)
+    opened = open_page(f"?model={TINY}", lambda page: page.context.route("**/pyodide.mjs", lambda route: route.abort()))
+    opened.wait(lambda: opened.page.locator("#fault").is_visible(), "the error")
     assert opened.page.locator("#fault").get_attribute("data-code") in ("boot_failed", "worker_failed")
     opened.page.context.close()

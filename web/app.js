@@ -49,6 +49,11 @@ export function start() {
   watchBoot();
 }
 
+/** Whether there is a worker, booting or ready. @returns {boolean} */
+export function isAlive() {
+  return state.worker !== null;
+}
+
 /** End the worker, failing what it was doing, and start a new one. */
 export function restart() {
   fail(new AppError("aborted", "The engine was started anew."));

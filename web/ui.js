@@ -1,6 +1,6 @@
 // The page: one conversation, its composer, the model's progress, errors. Everything shown is a text node.
 
-import { abort, asAppError, bundled, call, initArgs, loadArgs, on, restart, start } from "./app.js";
+import { abort, asAppError, bundled, call, initArgs, isAlive, loadArgs, on, restart, start } from "./app.js";
 import { progressReport, runJob } from "./job.js";
 
 const STAGES = {
@@ -11,6 +11,7 @@ const STAGES = {
   selftest: "Checking kernels",
   ready: "Ready",
 };
+const GPU_GONE = new Set(["device_lost", "out_of_memory"]);
 const RATE_WINDOW_MS = 1500;
 const FOLLOW_PX = 48;
 
@@ -117,11 +118,11 @@ function engineFailed(error) {
   update();
 }
 
-/** Load again; a worker that is gone is started anew. */
+/** Load again, with a new worker where the old one is gone. */
 function retry() {
   hideFault();
   if (page.phase !== "failed") return;
-  restart();
+  if (!isAlive()) restart();
   if (page.model) load(page.model);
 }
 
@@ -198,7 +199,8 @@ function answerFailed(turn, error) {
     turn.element.remove();
     takeBack();
   }
-  if (page.phase !== "failed") showFault(error);
+  if (GPU_GONE.has(error.code)) engineFailed(error);
+  else if (page.phase !== "failed") showFault(error);
 }
 
 function takeBack() {
