@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tools.server import Server, Site
 
 TINY = "local/tiny/tiny-chat.gguf"
