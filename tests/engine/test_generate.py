@@ -101,6 +101,16 @@ def test_lanes_equal_their_solo_runs(load):
         assert len(ids) == option.max_new
 
 
+def test_rows_on_both_sides_of_256_keys_equal_their_solo_runs_bit_for_bit(load):
+    """Beside a long lane, and in a window that crosses the border, a row of at most 256 keys runs in the list of long rows."""
+    requests = [request((PROMPT * 30)[:n], 8) for n in (252, 200)]
+    solo = [[(e.id, e.logprob) for e in run(load(context=400), [r])[0]] for r in requests]
+    together = run(load(context=400, slots=2), requests)
+    assert [[(e.id, e.logprob) for e in lane] for lane in together] == solo
+    windowed = run(load(context=400, window=8), requests[:1])[0]
+    assert [(e.id, e.logprob) for e in windowed] == solo[0]
+
+
 def test_a_lane_of_nan_leaves_the_others_alone(load):
     engine = load(slots=2)
     prompts = [PROMPT, PROMPT[2:]]

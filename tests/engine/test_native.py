@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,10 +18,15 @@ from tests.tiny import Tiny
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module", params=["adapter", "default"])
+KINDS = {"gpu": ("adapter", "trusted"), "default": ("default", "trusted"), "software": ("adapter", "software")}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def device(request):
-    """"adapter": all features and limits; "default": WebGPU's default limits, neither subgroups nor f16."""
-    made = NativeDevice(request.param)
+    """gpu: the kernels that a GPU with all features takes; default: WebGPU's default limits, neither subgroups nor f16; software: kernels without barriers."""
+    limits, trust = KINDS[request.param]
+    made = NativeDevice(limits)
+    made.info = replace(made.info, trust=trust)
     yield made
     made.close()
 
@@ -74,6 +80,16 @@ def test_lanes_equal_their_solo_runs_bit_for_bit(load, device):
 def test_a_window_of_k_steps_equals_k_steps_bit_for_bit(load, device):
     once = [[(e.id, e.logprob) for e in run(load(device=device, context=64, window=w), [request(PROMPT, 9, temperature=0.9, seed=3)])[0]] for w in (1, 4)]
     assert once[0] == once[1]
+
+
+def test_rows_on_both_sides_of_256_keys_equal_their_solo_runs_bit_for_bit(load, device):
+    """Beside a long lane, and in a window that crosses the border, a row of at most 256 keys runs in the list of long rows."""
+    requests = [request((PROMPT * 30)[:n], 8) for n in (252, 200)]
+    solo = [[(e.id, e.logprob) for e in run(load(device=device, context=400), [r])[0]] for r in requests]
+    together = run(load(device=device, context=400, slots=2), requests)
+    assert [[(e.id, e.logprob) for e in lane] for lane in together] == solo
+    windowed = run(load(device=device, context=400, window=8), requests[:1])[0]
+    assert [(e.id, e.logprob) for e in windowed] == solo[0]
 
 
 def test_a_done_row_writes_nothing(load, device):

@@ -180,10 +180,10 @@ def _split(case: Case, split_keys: int) -> Case:
 
 
 @kernel("attention/partial", op="attention_partial", lower=_lower_partial, data=_data_partial, strided=("q",), tol=2e-5,
-        grid=lambda p, c: (p.splits, p.heads, p.T), variants=decode_variants(128),
+        grid=lambda p, c: (p.splits, p.heads, p.T), variants=decode_variants(),  # as attention/append: the first split's bits are its
         cases=[_split(_decode(2, 3, 1, 64, 300, pad=8, why="a row with one split of three, a view"), 128), _split(_decode(4, 2, 1, 32, 257), 32),
                _split(_decode(1, 2, 2, 80, 384, plan_rows=2, why="splits that fit exactly"), 128), _split(_decode(1, 2, 1, 128, 130), 64),
-               _split(_decode(2, 1, 1, 64, 300, window=60, why="splits before the window"), 64), _split(_decode(1, 1, 1, 256, 600), 512)])
+               _split(_decode(2, 1, 1, 64, 300, window=60, why="splits before the window"), 64), _split(_decode(1, 1, 1, 256, 600), 512), _split(_decode(2, 2, 1, 64, 260), 256)])
 def attention_partial(q, k_cache, v_cache, partials, step, params, consts):
     """partials[t, h, i] = (most, sum, value[D]) of attention over keys [i, i + 1) * split_keys of what row t sees
 

@@ -155,8 +155,8 @@ def append_into_attention(graph: Graph, ctx: Context, keep: frozenset[str], fits
     return r.graph()
 
 
-SPLIT_KEYS = 128  # keys a workgroup of split attention sees
 SINGLE_KEYS = 256  # up to here one workgroup a head serves a row
+SPLIT_KEYS = SINGLE_KEYS  # keys a workgroup of split attention sees: a row of one split gives the same bits in either list
 
 
 def split_attention(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits) -> Graph:
