@@ -8,6 +8,8 @@
  */
 
 const KINDS = { r: "read-only-storage", w: "storage", u: "uniform" };
+const LATE_MS = 50; // a result of nothing that takes longer waits for the browser's own clock
+const NUDGE_MS = 4;
 const QUERIES = 2048; // dispatches a query set times; WebGPU allows 4096 queries in one
 
 /** The state of one device. After a fault (device lost, an error nobody caught) nothing runs any more. */
@@ -26,6 +28,9 @@ export class Replay {
         this.free = new Map();
         this.layouts = new Map();
         this.kicked = 0;
+        this.isLazy = false;
+        this.waiting = 0;
+        this.nudging = null;
         device.addEventListener("uncapturederror", (event) => {
             event.preventDefault();
             this.fail(event.error instanceof GPUOutOfMemoryError ? "memory" : "error", event.error.message);
@@ -193,16 +198,57 @@ export class Replay {
         const readback = program.nbytes ? this.takeReadback(program.nbytes) : null;
         this.encode(program, readback);
         if (!readback) {
-            await this.queue.onSubmittedWorkDone();
-            this.check();
+            await this.idle();
             return new Uint8Array(0);
         }
-        await readback.mapAsync(GPUMapMode.READ);
+        await this.nudged(readback.mapAsync(GPUMapMode.READ));
         this.check();
         const bytes = new Uint8Array(readback.getMappedRange()).slice();
         readback.unmap();
         this.free.get(readback.size).push(readback);
         return bytes;
+    }
+
+    /** Ends when all that was submitted has run. */
+    async idle() {
+        await this.nudged(this.queue.onSubmittedWorkDone());
+        this.check();
+    }
+
+    /**
+     * Firefox looks for finished work every 100 ms and at each submit (seen in ESR 153): where probe() found that, empty submits
+     * are sent while somebody waits.
+     */
+    async nudged(promise) {
+        this.waiting++;
+        if (this.isLazy && this.nudging === null) {
+            this.nudging = setInterval(() => {
+                if (this.waiting > 0 && !this.fault) {
+                    this.queue.submit([]);
+                } else {
+                    clearInterval(this.nudging);
+                    this.nudging = null;
+                }
+            }, NUDGE_MS);
+        }
+        try {
+            return await promise;
+        } finally {
+            this.waiting--;
+        }
+    }
+
+    /** Measures how long the result of nothing takes, twice where it is late; the first one only meets the browser's clock. */
+    async probe() {
+        const buffer = await this.createBuffer("probe", 4, GPUBufferUsage.COPY_SRC);
+        const late = async () => {
+            const start = performance.now();
+            await this.read(buffer, 0, 4);
+            return performance.now() - start > LATE_MS;
+        };
+        await late();
+        this.isLazy = (await late()) && (await late());
+        buffer.destroy();
     }
 
     encode(program, readback) {

@@ -86,6 +86,7 @@ async def open_device(limits: str = "adapter") -> "WebDevice":
     except JsException as error:
         raise NoWebGPU(f"the GPU adapter gives no device: {_words(error)}") from error
     opened = WebDevice(device)
+    await opened.probe()
     dialect = "tint"
     if "subgroups" in names and not await opened.accepts("enable subgroups;\n"):
         dialect = "naga"  # Firefox: naga knows subgroup operations but refuses the enable line
@@ -133,6 +134,13 @@ class WebDevice:
         self._device, self._queue, self._run = device, device.queue, self._replay.run
         self._pipelines: dict[tuple, WebPipeline] = {}
         self._staging: dict[int, JsProxy] = {}
+
+    async def probe(self) -> None:
+        """Finds out how this browser brings results; once, before anything else."""
+        try:
+            await self._replay.probe()
+        except JsException as error:
+            raise self.failure(error) from error
 
     async def accepts(self, code: str) -> bool:
         """Whether the browser's compiler takes this text."""
@@ -232,9 +240,10 @@ class WebDevice:
             raise self.failure(error) from error
 
     async def idle(self) -> None:
-        await self._queue.onSubmittedWorkDone()
-        if not is_null(self._replay.fault):
-            raise self.failure(None)
+        try:
+            await self._replay.idle()
+        except JsException as error:
+            raise self.failure(error) from error
 
     def close(self) -> None:
         """Destroys the device with all its buffers; what is pending raises DeviceLost. Calls after the first do nothing."""
