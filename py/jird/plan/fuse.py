@@ -75,7 +75,7 @@ def norm_into_linear(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fit
     r = Rewriter(graph)
     for norm in r.of("rms_norm", keep):
         linear = r.reader(norm.outputs["y"], "linear", keep)
-        if linear is None or "norm" in linear.inputs:
+        if linear is None or "norm" in linear.inputs or linear.inputs["x"] != norm.outputs["y"]:
             continue
         fused = linear.with_(inputs={**linear.inputs, "x": norm.inputs["x"], "norm": norm.inputs["w"]},
                              attrs={**linear.attrs, "eps": norm.attrs["eps"]}, covers=_covers(norm, linear))
@@ -117,6 +117,11 @@ def add_into_linear(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits
     return r.graph()
 
 
+def _turns_alike(a: Node, b: Node) -> bool:
+    """Two ropes by the same angles in the same order."""
+    return all(a.attrs[n] == b.attrs[n] for n in ("pairing", "head_dim")) and all(a.inputs[s] == b.inputs[s] for s in ("cos", "sin"))
+
+
 def rope_and_append(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits) -> Graph:
     """rope(q), rope(k), kv_append(k, v) -> rope_append."""
     r = Rewriter(graph)
@@ -127,7 +132,7 @@ def rope_and_append(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits
         rope_k = r.maker(append.inputs["k"], "rope", keep)
         if rope_k is None or not r.is_read_once(rope_k.outputs["y"]):
             continue
-        others = [n for n in ropes[rope_k.id.rpartition(".")[0]] if n.id != rope_k.id and n.attrs["pairing"] == rope_k.attrs["pairing"]]
+        others = [n for n in ropes[rope_k.id.rpartition(".")[0]] if n.id != rope_k.id and _turns_alike(n, rope_k)]
         if len(others) != 1:
             continue
         rope_q = others[0]
@@ -146,7 +151,7 @@ def append_into_attention(graph: Graph, ctx: Context, keep: frozenset[str], fits
     r = Rewriter(graph)
     for attend in r.of("attention", keep):
         append = r.maker(attend.inputs["q"], "rope_append", keep)
-        if append is None or not r.is_read_once(append.outputs["y"]):
+        if append is None or not r.is_read_once(append.outputs["y"]) or any(attend.inputs[s] != append.outputs[s] for s in ("k_cache", "v_cache")):
             continue
         fused = Node("attention_append", append.inputs, {"y": attend.outputs["y"], "k_cache": append.outputs["k_cache"], "v_cache": append.outputs["v_cache"]},
                      {**append.attrs, **attend.attrs}, attend.id, _covers(append, attend))
