@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from jird.runtime.selftest import all_kernels, lacks, run_case
+from jird.runtime.selftest import all_kernels, baked, lacks, run_case, runs
 from native import NativeDevice
 
-CASES = [pytest.param(kernel, variant, index, id=f"{kernel.path}-{variant.name}-{index}")
-         for kernel in all_kernels().values() for variant in kernel.variants for index in range(len(kernel.cases))]
+# Every case with its params in a uniform buffer, and each variant's first one with its params baked into the text.
+CASES = [pytest.param(kernel, variant, index, is_baked, id=f"{kernel.path}-{variant.name}-{index}{'-baked' if is_baked else ''}")
+         for kernel, variant, index, is_baked in runs("")]
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +20,13 @@ def device():
     made.close()
 
 
-@pytest.mark.parametrize("kernel, variant, index", CASES)
-def test_kernel_equals_its_reference(device, kernel, variant, index):
+@pytest.mark.parametrize("kernel, variant, index, is_baked", CASES)
+def test_kernel_equals_its_reference(device, kernel, variant, index, is_baked):
     case = kernel.cases[index]
     missing = lacks(kernel, variant, case, device.info)
     if missing:
         pytest.skip(f"{device.info.name}: {missing}")
-    result = asyncio.run(run_case(device, kernel, variant, case, index=index))
+    result = asyncio.run(run_case(device, kernel, variant, case, baked(case) if is_baked else None, index))
     assert result.ok, f"{case.why or 'case'} {dict(case.params)}: {result.detail}"
 
 

@@ -16,7 +16,7 @@ from pyodide.ffi import create_proxy
 from ..errors import JirdError
 from ..runtime.device_web import WebDevice, js_obj, open_device
 from ..kernels.core import Case
-from ..runtime.selftest import Result, all_kernels, lacks, run_case, time_case
+from ..runtime.selftest import Result, all_kernels, baked, lacks, run_case, runs, time_case
 
 TOGETHER = 8  # cases in flight: compiling and reading back overlap
 
@@ -43,14 +43,12 @@ async def _run(limits: str, only: str, is_first_only: bool) -> None:
     device = await open_device(limits)
     adapter = f"{device.info.name} ({device.info.trust}, {device.info.dialect}, {', '.join(sorted(device.info.features)) or 'no features'})"
     _post({"ev": "progress", "stage": f"kernels on {adapter}"})
-    todo = [(kernel, variant, index) for kernel in all_kernels().values() if kernel.path.startswith(only)
-            for variant in kernel.variants for index in range(1 if is_first_only else len(kernel.cases))]
     results: list[Result | None] = []
-    feed = iter(todo)
+    feed = iter(runs(only, is_first_only))
 
     async def work() -> None:
-        for kernel, variant, index in feed:
-            results.append(await _one(device, kernel, variant, index))
+        for kernel, variant, index, is_baked in feed:
+            results.append(await _one(device, kernel, variant, index, is_baked))
 
     await asyncio.gather(*(work() for _ in range(TOGETHER)))
     device.close()
@@ -71,22 +69,23 @@ async def _tune(limits: str, entries: list[dict]) -> None:
         case = Case(entry["params"], entry.get("consts", {}))
         result = await run_case(device, kernel, variant, case)
         failed += not result.ok
-        us = await time_case(device, kernel, variant, case)
+        us = await time_case(device, kernel, variant, case, baked(case))
         _post({"ev": "time", **{k: json.dumps(v) if isinstance(v, dict) else v for k, v in entry.items()}, "ok": result.ok,
                "max_err": result.max_err if math.isfinite(result.max_err) else None, "us": us, "message": result.detail})
     _post({"ev": "result", "done": True, "passed": len(entries) - failed, "failed": failed, "skipped": 0, "adapter": device.info.name, "failures": []})
     device.close()
 
 
-async def _one(device: WebDevice, kernel, variant, index: int) -> Result | None:
+async def _one(device: WebDevice, kernel, variant, index: int, is_baked: bool) -> Result | None:
     case = kernel.cases[index]
+    name = f"{variant.name}-{index}{'-baked' if is_baked else ''}"
     missing = lacks(kernel, variant, case, device.info)
     if missing:
-        _post({"ev": "skip", "kernel": kernel.path, "variant": variant.name, "case": f"{variant.name}-{index}", "message": missing})
+        _post({"ev": "skip", "kernel": kernel.path, "variant": variant.name, "case": name, "message": missing})
         return None
-    result = await run_case(device, kernel, variant, case, index=index)
+    result = await run_case(device, kernel, variant, case, baked(case) if is_baked else None, index)
     message = {"message": result.detail} if not result.ok else {}
-    _post({"ev": "case", "kernel": kernel.path, "variant": variant.name, "case": f"{variant.name}-{index}", "ok": result.ok,
+    _post({"ev": "case", "kernel": kernel.path, "variant": variant.name, "case": name, "ok": result.ok,
            "max_err": result.max_err if math.isfinite(result.max_err) else None, **message})
     return result
 

@@ -69,9 +69,12 @@ def shader_text(path: str) -> str:
 def join(path: str, constants: Mapping[str, int | float | str] | None = None) -> Shader:
     """Joins includes, sets `constants` (tunables, aliases, include choices) and parses the result.
 
+    constants["PARAMS"], ((name, value), ...), bakes the dispatch's Params into the text: the binding `params` becomes a constant,
+    so that a kernel need not wait for a uniform buffer before it knows its addresses, and its loops have known lengths.
     Raises: ValueError when a constant names nothing in the text, or a binding list has gaps.
     """
     constants = dict(constants or {})
+    baked = constants.pop("PARAMS", None)
     used: set[str] = set()
     seen: list[str] = []
     body = _expand(shader_text(path), constants, used, seen)
@@ -92,7 +95,10 @@ def join(path: str, constants: Mapping[str, int | float | str] | None = None) ->
     unknown = set(constants) - used
     if unknown:
         raise ValueError(f"shader {path}: constants {sorted(unknown)} name no override, const, alias or include choice in its text")
-    return Shader(path, code, _bindings(path, code), _params(path, code), values)
+    params = _params(path, code)
+    if baked is not None:
+        code = _bake(path, code, params, dict(baked))
+    return Shader(path, code, _bindings(path, code), params, values)
 
 
 def enables(features: tuple[str, ...] | frozenset, dialect: str) -> str:
@@ -152,6 +158,17 @@ def _bindings(path: str, code: str) -> tuple[Binding, ...]:
     if [b.index for b in found] != list(range(len(found))):
         raise ValueError(f"shader {path}: bindings {[b.index for b in found]} must count from 0 without gaps")
     return tuple(found)
+
+
+def _bake(path: str, code: str, params: tuple[tuple[str, str], ...], values: Mapping[str, int | float]) -> str:
+    """`code` with its params binding as a constant. Raises: ValueError when values are not those of the struct, or params is not the last binding."""
+    if {n for n, _ in params} != set(values):
+        raise ValueError(f"shader {path}: Params has {[n for n, _ in params]}, given {sorted(values)}")
+    given = ", ".join(_literal(values[n], kind) for n, kind in params)
+    found = [m for m in _BINDING.finditer(code) if m[3] == "params"]
+    if len(found) != 1:
+        raise ValueError(f"shader {path}: {len(found)} bindings named params; one can be baked")
+    return f"{code[:found[0].start()]}const params = Params({given});{code[found[0].end():]}"
 
 
 def _params(path: str, code: str) -> tuple[tuple[str, str], ...]:

@@ -17,6 +17,7 @@ class Context:
     kv_limit         most keys a row may see in this plan (a second list serves longer rows); 0 = context
     sampled          the tail samples (penalty, top-k/p, seed) instead of taking the first maximum
     passes           names of the fusion passes that run; None = all that are on by default
+    bakes_params     sizes are written into the shader text instead of a uniform buffer: a pipeline a shape, about 1 us a dispatch less on a GPU
     failed           (kernel path, variant name) that must not be chosen
     """
 
@@ -30,6 +31,7 @@ class Context:
     features: frozenset[str] = frozenset()
     subgroup_sizes: tuple[int, int] = (0, 0)
     is_software: bool = False
+    bakes_params: bool = False
     formats: Mapping[str, Format] = field(default_factory=dict)
     passes: frozenset[str] | None = None
     failed: frozenset[tuple[str, str]] = frozenset()
@@ -59,4 +61,5 @@ class Context:
 
 def context_for(info: DeviceInfo, **kwargs) -> Context:
     """A Context with the limits and features of a device."""
-    return Context(limits=info.limits, features=info.features, subgroup_sizes=info.subgroup_sizes, is_software=info.is_software, **kwargs)
+    return Context(limits=info.limits, features=info.features, subgroup_sizes=info.subgroup_sizes, is_software=info.is_software,
+                   bakes_params=not info.is_software, **kwargs)

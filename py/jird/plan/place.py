@@ -67,8 +67,9 @@ def place(graph: Graph, choices: list[Choice], ctx: Context, sources: dict[str, 
             bindings.append((b.name, None if b.name == "params" else _ref(b.name, node, where, ctx)))
         _check_aliases(node, choice, bindings)
         offset = len(arena)
-        raw = core.pack_params(choice.shader, dict(choice.params))
-        arena += raw + bytes(-len(raw) % PARAMS_ALIGN)
+        if any(name == "params" for name, _ in bindings):
+            raw = core.pack_params(choice.shader, dict(choice.params))
+            arena += raw + bytes(-len(raw) % PARAMS_ALIGN)
         steps.append(PlanStep(f"{graph.name}/{len(steps)}/{choice.kernel.path}", node.op, choice.kernel.path, choice.variant.name, choice.consts,
                               choice.variant.features, tuple(bindings), offset, choice.grid, node.covers or (node.id,)))
     outputs = {t.name: BufferRef("pool", str(where[t.root.name])) for t in graph.outputs}

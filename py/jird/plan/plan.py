@@ -20,7 +20,8 @@ class BufferRef:
 
 @dataclass(frozen=True)
 class PlanStep:
-    """One dispatch. `bindings` follow the shader's order; None stands for this step's own params at `params_offset`."""
+    """One dispatch. `bindings` follow the shader's order; None stands for this step's own params at `params_offset`
+    (none where they are baked into the text as the constant PARAMS)."""
 
     label: str
     op: str
@@ -67,7 +68,10 @@ class Plan:
         """A line a dispatch: index, kernel[variant], grid, bindings, what it covers; the last line counts them."""
         lines = []
         for i, s in enumerate(self.steps):
-            consts = " ".join(f"{k}={v}" for k, v in s.consts)
+            consts = " ".join(f"{k}={v}" for k, v in s.consts if k != "PARAMS")
+            baked = dict(s.consts).get("PARAMS")
+            if baked is not None:
+                consts += " baked(" + " ".join(f"{k}={v}" for k, v in baked) + ")"
             binds = " ".join(f"{n}={_show(r)}" for n, r in s.bindings if r is not None)
             lines.append(f"{i:3} {s.kernel}[{s.variant}] {consts} grid={','.join(map(str, s.grid))} {binds} <- {' + '.join(s.covers)}")
         pool = sum(self.pool)

@@ -37,7 +37,7 @@ def device_consts(path: str, consts: dict[str, Any], subgroup_sizes: tuple[int, 
     """`consts` plus SUBGROUP where the shader has it: the smallest subgroup size of the adapter."""
     if subgroup_sizes[0] and consts.get("REDUCE") == "subgroup":
         return {**consts, "SUBGROUP": subgroup_sizes[0]}
-    return consts
+    return dict(consts)
 
 
 @dataclass
@@ -91,9 +91,12 @@ def _try(kernel: core.Kernel, variant: core.Variant, node: Node, ctx: Context) -
     if lowered is None:
         return None
     consts = device_consts(kernel.path, {**variant.consts, **lowered.consts}, ctx.subgroup_sizes)
+    params = tuple(sorted(lowered.params.items()))
+    if ctx.bakes_params:
+        consts["PARAMS"] = params
     frozen = tuple(sorted(consts.items()))
     shader = joined(kernel.path, frozen)
     x, y, z = wgsl.workgroup_size(shader)
     if shader.storage_buffers > ctx.limits.storage_buffers or x * y * z > ctx.limits.invocations:
         return None
-    return Choice(kernel, variant, frozen, tuple(sorted(lowered.params.items())), shader)
+    return Choice(kernel, variant, frozen, params, shader)

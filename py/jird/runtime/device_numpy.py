@@ -100,7 +100,7 @@ class NumpyDevice:
 
     def _bind(self, d: Bound) -> tuple:
         arrays: dict[str, np.ndarray] = {}
-        params: dict[str, Any] = {}
+        params: dict[str, Any] = dict(getattr(d.pipeline.consts, "PARAMS", ()))
         for binding, where in zip(d.pipeline.shader.bindings, d.bindings, strict=True):
             raw = self._bytes(where)
             if binding.name == "params":

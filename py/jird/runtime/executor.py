@@ -74,9 +74,11 @@ class ModelBuffers:
         keys = list(dict.fromkeys((s.kernel, s.consts, s.features) for s in plan.steps))
         made = await gather(*(self.device.compile(path, dict(consts), features) for path, consts, features in keys))
         pipelines = dict(zip(keys, made))
-        arena = await self.make(f"{plan.name}/params", len(plan.params), uniform=True)
-        self.arenas.append(arena)
-        self.device.write(arena, 0, plan.params)
+        arena = None
+        if plan.params:
+            arena = await self.make(f"{plan.name}/params", len(plan.params), uniform=True)
+            self.arenas.append(arena)
+            self.device.write(arena, 0, plan.params)
         pool = await self._pool_for(plan)
         bound = []
         for s in plan.steps:

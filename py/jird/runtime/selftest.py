@@ -68,6 +68,20 @@ def constants(kernel: Kernel, variant: Variant, case: Case, info: DeviceInfo, ex
     return given
 
 
+def baked(case: Case) -> dict[str, Any]:
+    """The constant that bakes a case's params into the text, as plans for GPUs do."""
+    return {"PARAMS": tuple(sorted(case.params.items()))}
+
+
+def runs(only: str, is_first_only: bool = False) -> list[tuple[Kernel, Variant, int, bool]]:
+    """(kernel, variant, case index, params baked) of every run of the kernels whose path begins with `only`.
+
+    Every case with params in a buffer, and each variant's first case with baked params too.
+    """
+    return [(kernel, variant, index, is_baked) for kernel in all_kernels().values() if kernel.path.startswith(only)
+            for variant in kernel.variants for index in range(1 if is_first_only else len(kernel.cases)) for is_baked in ((False, True) if index == 0 else (False,))]
+
+
 def lacks(kernel: Kernel, variant: Variant, case: Case, info: DeviceInfo) -> str:
     """Why a device cannot run a case ("" when it can): a feature, a limit."""
     missing = [f for f in variant.features if f not in info.features]
@@ -129,12 +143,12 @@ async def run_case(device: Device, kernel: Kernel, variant: Variant, case: Case,
     return Result(kernel.path, variant.name, index, not details, worst, "; ".join(details))
 
 
-async def time_case(device: Device, kernel: Kernel, variant: Variant, case: Case) -> float:
+async def time_case(device: Device, kernel: Kernel, variant: Variant, case: Case, extra: Mapping[str, Any] | None = None) -> float:
     """us of one dispatch of a case, repeated on end (runtime/profile.py); the second of two profiles counts.
 
     Raises: ValueError when the device has no timestamp queries
     """
-    ready = prepare(kernel, variant, case, device.info)
+    ready = prepare(kernel, variant, case, device.info, extra)
     async with bound_case(device, kernel, variant, case, ready) as (bound, _):
         recording = device.record([bound], bound.label)
         await profile(device, recording)
@@ -186,6 +200,8 @@ async def self_test(device: Device, variants: Sequence[tuple[str, Variant, Mappi
         kernel = KERNELS[path]
         index, case = min(enumerate(kernel.cases), key=lambda item: _distance(item[1], consts))
         extra = {name: value for name, value in consts.items() if name not in case.consts}
+        if "PARAMS" in consts:
+            extra |= baked(case)
         todo.setdefault((path, variant.name, index, tuple(sorted(extra.items()))), (kernel, variant, index, extra))
     failures: list[Result] = []
     feed = iter(todo.values())
