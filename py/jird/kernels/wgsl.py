@@ -25,6 +25,7 @@ _CHOSEN = re.compile(r"\{([A-Z_]+)=(\w+)\}")
 _TUNABLE = re.compile(r"^(override|const)\s+([A-Z][A-Z0-9_]*)\s*:\s*(\w+)\s*=\s*([^;]+);", re.M)
 _ALIAS = re.compile(r"^alias\s+(\w+)\s*=\s*([^;]+);", re.M)
 _BINDING = re.compile(r"@group\(0\)\s*@binding\((\d+)\)\s*var<\s*(storage\s*,\s*read_write|storage\s*,\s*read|storage|uniform)\s*>\s*(\w+)\s*:\s*([^;]+);")
+_INDEX = re.compile(r"@binding\((\d+)\)")
 _STRUCT = re.compile(r"struct\s+Params\s*\{([^}]*)\}", re.S)
 _WORKGROUP = re.compile(r"@workgroup_size\(([^)]*)\)")
 
@@ -161,14 +162,19 @@ def _bindings(path: str, code: str) -> tuple[Binding, ...]:
 
 
 def _bake(path: str, code: str, params: tuple[tuple[str, str], ...], values: Mapping[str, int | float]) -> str:
-    """`code` with its params binding as a constant. Raises: ValueError when values are not those of the struct, or params is not the last binding."""
+    """`code` with its params binding as a constant. Raises: ValueError when values are not those of the struct, or there is not one binding params.
+
+    The bindings after it move up by one.
+    """
     if {n for n, _ in params} != set(values):
         raise ValueError(f"shader {path}: Params has {[n for n, _ in params]}, given {sorted(values)}")
     given = ", ".join(_literal(values[n], kind) for n, kind in params)
     found = [m for m in _BINDING.finditer(code) if m[3] == "params"]
     if len(found) != 1:
         raise ValueError(f"shader {path}: {len(found)} bindings named params; one can be baked")
-    return f"{code[:found[0].start()]}const params = Params({given});{code[found[0].end():]}"
+    gone = int(found[0][1])
+    code = f"{code[:found[0].start()]}const params = Params({given});{code[found[0].end():]}"
+    return _INDEX.sub(lambda m: f"@binding({int(m[1]) - (int(m[1]) > gone)})", code)
 
 
 def _params(path: str, code: str) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,7 @@ WHOLE_RUNS = 16
 REPEATS = 64  # of each dispatch on a GPU: a pass of one costs about 8 us whatever it does
 
 
-async def profile(device: Device, recording: Any) -> list[tuple[str, float]]:
+async def profile(device: Device, recording: Any, repeats: int = REPEATS) -> list[tuple[str, float]]:
     """(label, us) of every dispatch of a recording, in order, each repeated in a pass of its own (once on software adapters).
 
     A repeated kernel finds its weights in the cache. The last dispatch of a step advances its row, so the recording's row has
@@ -19,7 +19,7 @@ async def profile(device: Device, recording: Any) -> list[tuple[str, float]]:
     Raises: ValueError when the device has no timestamp queries; DeviceLost.
     """
     _need_clock(device)
-    return await device.profile(recording, 1 if device.info.is_software else REPEATS)
+    return await device.profile(recording, 1 if device.info.is_software else repeats)
 
 
 async def whole(device: Device, recording: Any) -> float:
