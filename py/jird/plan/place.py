@@ -74,6 +74,8 @@ def place(graph: Graph, choices: list[Choice], ctx: Context, sources: dict[str, 
                               choice.variant.features, tuple(bindings), offset, choice.grid, node.covers or (node.id,)))
     outputs = {t.name: BufferRef("pool", str(where[t.root.name])) for t in graph.outputs}
     states = {t.name: ctx.size(t) * 4 for t in (*graph.states(), *graph.inputs())}
+    for name, nbytes in (*states.items(), *((f"pool/{i}", n) for i, n in enumerate(pool))):
+        _check_size(name, nbytes, ctx, "Choose a smaller context or fewer lanes.")
     weights = tuple(_weight(t, ctx, sources, source_rows) for t in graph.weights())
     return Plan(graph.name, ctx.rows, tuple(steps), weights, states, pool, bytes(arena), outputs)
 
@@ -108,12 +110,15 @@ def _weight(t: Tensor, ctx: Context, sources: dict[str, tuple[str, ...]], source
     rows, columns = matrix_shape(t)
     fmt = ctx.format(t)
     for part, nbytes in fmt.parts(rows, columns).items():
-        limit = min(ctx.limits.storage_binding_bytes, ctx.limits.buffer_bytes)
-        if nbytes > limit:
-            raise ModelNotSupported(f"weight {t.name}{'.' + part if part else ''} is {nbytes} bytes; this device binds at most {limit} at once",
-                                    "Choose a smaller model, or a device or browser with larger limits.")
+        _check_size(f"weight {t.name}{'.' + part if part else ''}", nbytes, ctx, "Choose a smaller model, or a device or browser with larger limits.")
     names = sources.get(t.name, (t.name,))
     return WeightSpec(t.name, rows, columns, fmt, tuple((n, source_rows.get(n, rows)) for n in names))
+
+
+def _check_size(name: str, nbytes: int, ctx: Context, hint: str) -> None:
+    limit = min(ctx.limits.storage_binding_bytes, ctx.limits.buffer_bytes)
+    if nbytes > limit:
+        raise ModelNotSupported(f"{name} is {nbytes} bytes; this device binds at most {limit} at once", hint)
 
 
 def _check_aliases(node, choice: Choice, bindings) -> None:
