@@ -10,10 +10,12 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from ..errors import ModelNotSupported
+from ..errors import BadCheckpoint, ModelNotSupported
 from ..graph.builder import GraphBuilder
 from ..graph.ir import Graph
 from .weightlist import ModelWeight
+
+MAX_LAYERS = 1000  # more is a damaged header, found before a list of weights is made
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Config:
 
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any]) -> "Config":
-        """From config.json. Raises: ModelNotSupported naming missing keys or a variant that is not built."""
+        """From config.json. Raises: ModelNotSupported naming missing keys or a variant that is not built, BadCheckpoint naming a value that cannot be."""
         needed = ("vocab_size", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "rms_norm_eps")
         missing = [k for k in needed if k not in raw]
         if missing:
@@ -60,39 +62,89 @@ class Config:
         if raw.get("mlp_bias"):
             raise ModelNotSupported("mlp_bias is true; the Llama family is built without it")
         is_qwen2 = raw.get("model_type") == "qwen2"
-        heads = int(raw["num_attention_heads"])
-        uses_window = raw.get("use_sliding_window", not is_qwen2)
         rope = raw.get("rope_parameters") or {}
+        for where in (raw, rope):
+            if where.get("partial_rotary_factor", 1) != 1:
+                raise ModelNotSupported(f"partial_rotary_factor {where['partial_rotary_factor']}; the Llama family turns whole heads")
+        heads, width = _whole(raw, "num_attention_heads"), _whole(raw, "hidden_size")
         return cls(
-            vocab=int(raw["vocab_size"]), layers=int(raw["num_hidden_layers"]), width=int(raw["hidden_size"]), ffn=int(raw["intermediate_size"]),
-            heads=heads, kv_heads=int(raw.get("num_key_value_heads") or heads), head_dim=int(raw.get("head_dim") or raw["hidden_size"] // heads),
-            eps=float(raw["rms_norm_eps"]), rope_theta=float(raw.get("rope_theta") or rope.get("rope_theta") or 10000.0),
-            context=int(raw.get("max_position_embeddings", 2048)), is_tied=bool(raw.get("tie_word_embeddings", False)),
+            vocab=_whole(raw, "vocab_size"), layers=_whole(raw, "num_hidden_layers"), width=width, ffn=_whole(raw, "intermediate_size"),
+            heads=heads, kv_heads=_whole(raw, "num_key_value_heads", heads), head_dim=_whole(raw, "head_dim", width // heads),
+            eps=_number(raw, "rms_norm_eps"), rope_theta=_number(raw, "rope_theta", _number(rope, "rope_theta", 10000.0)),
+            context=_whole(raw, "max_position_embeddings", 2048), is_tied=bool(raw.get("tie_word_embeddings", False)),
             has_qkv_bias=bool(raw.get("attention_bias", is_qwen2)), has_out_bias=bool(raw.get("attention_bias", False)) and not is_qwen2,
-            window=int(raw.get("sliding_window") or 0) if uses_window else 0, scaling=_scaling_hf(raw.get("rope_scaling") or rope))
+            window=_window_hf(raw, is_qwen2), scaling=_scaling_hf(raw.get("rope_scaling") or rope))
 
     @classmethod
     def from_gguf(cls, meta: Mapping[str, Any], tensors: Mapping[str, Any]) -> "Config":
         """From GGUF metadata and the file's tensors (their presence says tied and biased).
 
-        Raises: ModelNotSupported naming missing keys.
+        Raises: ModelNotSupported naming missing keys or a variant that is not built, BadCheckpoint naming a value that cannot be
         """
         arch = meta["general.architecture"]
 
-        def get(key: str, default: Any = None) -> Any:
-            value = meta.get(f"{arch}.{key}", default)
-            if value is None:
-                raise ModelNotSupported(f"GGUF metadata lacks {arch}.{key}")
-            return value
+        def whole(key: str, default: int | None = None) -> int:
+            return _whole(meta, f"{arch}.{key}", default, "GGUF metadata")
 
-        heads, width = int(get("attention.head_count")), int(get("embedding_length"))
-        vocab = int(meta.get(f"{arch}.vocab_size") or tensors["token_embd.weight"].shape[0])
+        if "token_embd.weight" not in tensors:
+            raise BadCheckpoint("the file has no tensor token_embd.weight")
+        heads, width = whole("attention.head_count"), whole("embedding_length")
+        head_dim = whole("attention.key_length", width // heads)
+        for key in ("rope.dimension_count", "attention.value_length"):
+            if whole(key, head_dim) != head_dim:
+                raise ModelNotSupported(f"{arch}.{key} is {meta[f'{arch}.{key}']}; the Llama family needs the whole head, {head_dim}")
         return cls(
-            vocab=vocab, layers=int(get("block_count")), width=width, ffn=int(get("feed_forward_length")), heads=heads,
-            kv_heads=int(get("attention.head_count_kv", heads)), head_dim=int(get("attention.key_length", width // heads)),
-            eps=float(get("attention.layer_norm_rms_epsilon")), rope_theta=float(get("rope.freq_base", 10000.0)), context=int(get("context_length")),
-            is_tied="output.weight" not in tensors, has_qkv_bias="blk.0.attn_q.bias" in tensors, has_out_bias="blk.0.attn_output.bias" in tensors,
-            window=int(meta.get(f"{arch}.attention.sliding_window") or 0), scaling=_scaling_gguf(arch, meta), is_permuted=arch == "llama")
+            vocab=whole("vocab_size", int(tensors["token_embd.weight"].shape[0])), layers=whole("block_count"), width=width, ffn=whole("feed_forward_length"),
+            heads=heads, kv_heads=whole("attention.head_count_kv", heads), head_dim=head_dim,
+            eps=_number(meta, f"{arch}.attention.layer_norm_rms_epsilon", where="GGUF metadata"), rope_theta=_number(meta, f"{arch}.rope.freq_base", 10000.0),
+            context=whole("context_length"), is_tied="output.weight" not in tensors, has_qkv_bias="blk.0.attn_q.bias" in tensors,
+            has_out_bias="blk.0.attn_output.bias" in tensors, window=int(meta.get(f"{arch}.attention.sliding_window") or 0),
+            scaling=_scaling_gguf(arch, meta), is_permuted=arch == "llama")
+
+    def __post_init__(self):
+        if self.layers > MAX_LAYERS:
+            raise BadCheckpoint(f"{self.layers} layers (num_hidden_layers, block_count); at most {MAX_LAYERS} can be meant")
+        if self.heads % self.kv_heads:
+            raise BadCheckpoint(f"{self.heads} heads over {self.kv_heads} kv heads (num_key_value_heads, head_count_kv); they must divide")
+        if self.head_dim % 2 or self.head_dim == 0:
+            raise BadCheckpoint(f"head_dim is {self.head_dim}; rope turns pairs, so it must be even")
+
+
+def _whole(raw: Mapping[str, Any], key: str, default: int | None = None, where: str = "config.json") -> int:
+    """A whole number above 0; `default` where the key is missing or null."""
+    value = raw.get(key)
+    value = default if value is None else value
+    if value is None and key not in raw:
+        raise ModelNotSupported(f"{where} lacks {key}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or value < 1:
+        raise BadCheckpoint(f"{where}: {key} is {value!r}; a whole number above 0 is expected")
+    return int(value)
+
+
+def _number(raw: Mapping[str, Any], key: str, default: float | None = None, where: str = "config.json") -> float:
+    """A finite number above 0; `default` where the key is missing or null."""
+    value = raw.get(key)
+    value = default if value is None else value
+    if value is None and key not in raw:
+        raise ModelNotSupported(f"{where} lacks {key}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise BadCheckpoint(f"{where}: {key} is {value!r}; a number above 0 is expected")
+    return float(value)
+
+
+def _window_hf(raw: Mapping[str, Any], is_qwen2: bool) -> int:
+    """The sliding window of every layer, 0 for none.
+
+    Raises: ModelNotSupported where only some layers have one
+    """
+    window = int(raw.get("sliding_window") or 0) if raw.get("use_sliding_window", not is_qwen2) else 0
+    types = set(raw.get("layer_types") or ())
+    if window and len(types) > 1:
+        raise ModelNotSupported(f"layer_types {sorted(types)}; the Llama family is built with one kind of attention")
+    first = int(raw.get("max_window_layers", 28)) if is_qwen2 and not types else 0  # the layers below see all keys
+    if window and 0 < first < raw["num_hidden_layers"]:
+        raise ModelNotSupported(f"max_window_layers {first} of {raw['num_hidden_layers']}; the Llama family is built with one kind of attention")
+    return window if types in (set(), {"sliding_attention"}) and not first else 0
 
 
 def _scaling_hf(raw: Mapping[str, Any]) -> RopeScaling | None:
@@ -101,8 +153,8 @@ def _scaling_hf(raw: Mapping[str, Any]) -> RopeScaling | None:
         return None
     if kind not in ("llama3", "linear"):
         raise ModelNotSupported(f"rope scaling {kind!r}; the Llama family knows llama3 and linear")
-    return RopeScaling(kind, float(raw["factor"]), float(raw.get("low_freq_factor", 1.0)), float(raw.get("high_freq_factor", 4.0)),
-                       int(raw.get("original_max_position_embeddings", 8192)))
+    return RopeScaling(kind, _number(raw, "factor", where="rope scaling"), _number(raw, "low_freq_factor", 1.0), _number(raw, "high_freq_factor", 4.0),
+                       _whole(raw, "original_max_position_embeddings", 8192))
 
 
 def _scaling_gguf(arch: str, meta: Mapping[str, Any]) -> RopeScaling | None:
@@ -111,7 +163,7 @@ def _scaling_gguf(arch: str, meta: Mapping[str, Any]) -> RopeScaling | None:
         return None
     if kind != "linear":
         raise ModelNotSupported(f"GGUF rope scaling {kind!r}; the Llama family knows linear and rope_freqs.weight")
-    return RopeScaling("linear", float(meta[f"{arch}.rope.scaling.factor"]))
+    return RopeScaling("linear", _number(meta, f"{arch}.rope.scaling.factor", where="GGUF metadata"))
 
 
 def inverse_frequencies(cfg: Config, factors: np.ndarray | None = None) -> np.ndarray:
@@ -122,6 +174,8 @@ def inverse_frequencies(cfg: Config, factors: np.ndarray | None = None) -> np.nd
     """
     inv = cfg.rope_theta ** (-np.arange(0, cfg.head_dim, 2, dtype=np.float64) / cfg.head_dim)
     if factors is not None:
+        if len(factors) != len(inv):
+            raise BadCheckpoint(f"rope_freqs.weight has {len(factors)} values, head_dim {cfg.head_dim} needs {len(inv)}")
         return inv / np.asarray(factors, np.float64)
     s = cfg.scaling
     if s is None:
