@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from jird.engine.generate import GenerateOptions, generate_batch
 from jird.engine.sample import SamplingOptions
+
 from tests.engine.conftest import greedy_oracle, run
 from tests.engine.test_generate import PROMPT, request
 from tests.native import NativeDevice
@@ -64,13 +64,14 @@ def test_lanes_equal_their_solo_runs_bit_for_bit(load, device):
     """Greedy, sampled, one that ends early, one whose cache holds NaN."""
     prompts = [PROMPT, PROMPT[:3], PROMPT * 3, PROMPT[4:]]
     lanes, solo = load(device=device, slots=4, context=64), load(device=device, context=64)
-    requests = [request(p, n, **s) for p, n, s in zip(prompts, (8, 3, 6, 5), ({}, {"temperature": 0.8, "seed": 5}, {"temperature": 1.3, "top_k": 20, "seed": 9}, {}))]
+    settings = ({}, {"temperature": 0.8, "seed": 5}, {"temperature": 1.3, "top_k": 20, "seed": 9}, {})
+    requests = [request(p, n, **s) for p, n, s in zip(prompts, (8, 3, 6, 5), settings, strict=True)]
     run(lanes, [request(p, 1) for p in prompts])
     cache = lanes.buffers.states["layers.0.k_cache"]
     device.write(cache, 3 * cache.nbytes // 4, np.full(64, np.nan, np.float32))
     together = run(lanes, requests)
     assert together[3][-1].finish == "error"
-    for got, one in zip(together[:3], requests):
+    for got, one in zip(together[:3], requests[:3], strict=True):
         solo.kv.rewind(0, 0)  # a prefix found in the cache is chunked otherwise
         want = run(solo, [one])[0]
         assert [(e.id, e.logprob, e.finish) for e in got] == [(e.id, e.logprob, e.finish) for e in want]

@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-
 from jird.engine.load import read_checkpoint
 from jird.engine.model import model_of, plans_of
 from jird.engine.options import EngineOptions
 from jird.runtime.device import DeviceInfo
 from jird.weights.source import FileSource
+
 from tests.tiny import Tiny
 
 GOLDEN = Path(__file__).parent.parent / "golden/plans"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from jird.engine.engine import Request, prefill_rows
 from jird.engine.load import Sidecar, load_engine
 from jird.engine.options import EngineOptions
@@ -59,7 +58,7 @@ def logits_of(engine, ids: list[int]) -> np.ndarray:
     plan = engine.planset.plans["decode-1-greedy-short"]
     (name, ref), = plan.outputs.items()
     assert name == "lm_head"
-    where = engine.buffers.slice(ref, "decode-1").buffer
+    where = engine.buffers.pool[int(ref.key)]
 
     async def go():
         program = engine.device.program([await engine._recording("decode-1-greedy-short")])

@@ -12,7 +12,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from jird.engine.cli_plan import main as print_plan
 from jird.engine.generate import force_ids
 from jird.engine.load import load_engine
@@ -41,7 +40,8 @@ def test_prompt_ids_are_exact_and_forced_ids_agree_wherever_the_margin_is_sure(e
     assert ids == case["prompt_ids"]
     top = asyncio.run(force_ids(engine, ids, case["ids"]))
     assert len(top) == len(case["ids"])
-    wrong = [(i, got, want, margin) for i, (got, want, margin) in enumerate(zip(top, case["ids"], case["margins"])) if got != want and margin >= SURE]
+    rows = enumerate(zip(top, case["ids"], case["margins"], strict=True))
+    wrong = [(i, got, want, margin) for i, (got, want, margin) in rows if got != want and margin >= SURE]
     assert wrong == []
     assert sum(m >= SURE for m in case["margins"]) > len(top) // 2
 

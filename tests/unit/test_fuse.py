@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from jird.graph.builder import GraphBuilder
 from jird.graph.ir import Graph, Node, Tensor
 from jird.models import llama

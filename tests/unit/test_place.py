@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 
 import pytest
-
 from jird import kernels
 from jird.errors import KernelFailed, ModelNotSupported
 from jird.graph.builder import GraphBuilder

@@ -137,8 +137,8 @@ def rope_and_append(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits
             continue
         rope_q = others[0]
         attrs = {"heads": rope_q.attrs["heads"], "kv_heads": rope_k.attrs["heads"], "head_dim": rope_k.attrs["head_dim"], "pairing": rope_k.attrs["pairing"]}
-        fused = Node("rope_append", {"q": rope_q.inputs["x"], "k": rope_k.inputs["x"], "v": append.inputs["v"], "cos": rope_k.inputs["cos"], "sin": rope_k.inputs["sin"]},
-                     {"y": rope_q.outputs["y"], **append.outputs}, attrs, append.id, _covers(rope_q, rope_k, append))
+        inputs = {"q": rope_q.inputs["x"], "k": rope_k.inputs["x"], "v": append.inputs["v"], "cos": rope_k.inputs["cos"], "sin": rope_k.inputs["sin"]}
+        fused = Node("rope_append", inputs, {"y": rope_q.outputs["y"], **append.outputs}, attrs, append.id, _covers(rope_q, rope_k, append))
         if fits(fused):
             r.replace((rope_q, rope_k, append), fused)
     return r.graph()
