@@ -24,7 +24,7 @@ def disagreements(case: dict, top1: list[int]) -> list[int]:
 
 def test_the_page_answers_a_question_with_the_ids_of_fp32(smol_page):
     tokens = []
-    smol_page.page.expose_function("sawToken", tokens.append)
+    smol_page.page.expose_function("sawToken", lambda text: tokens.append(text))
     smol_page.page.evaluate("void app.on('token', (event) => window.sawToken(event.text))")
     smol_page.say(FRANCE["messages"][0]["content"])
     smol_page.answered()

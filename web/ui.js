@@ -12,6 +12,7 @@ const STAGES = {
   ready: "Ready",
 };
 const GPU_GONE = new Set(["device_lost", "out_of_memory"]);
+const NO_MODEL = new Set(["failed", "empty"]);
 const RATE_WINDOW_MS = 1500;
 const FOLLOW_PX = 48;
 
@@ -20,7 +21,7 @@ const page = {
   /** @type {{role: string, content: string}[]} */ messages: [],
   /** @type {object[]} */ models: [],
   /** @type {object | null} */ model: null,
-  /** @type {"loading" | "ready" | "failed"} */ phase: "loading",
+  /** @type {"loading" | "ready" | "failed" | "empty"} */ phase: "loading",
   /** The answer being waited for or written. @type {{id: number | null, isStopped: boolean} | null} */ answer: null,
   /** A message sent before the model was ready. @type {string | null} */ queued: null,
   /** @type {[number, number][]} */ arrived: [],
@@ -30,6 +31,7 @@ const page = {
 /** Begin: the composer works at once, the engine comes up behind it. */
 async function main() {
   wire();
+  update();
   if (new URLSearchParams(location.search).has("job")) {
     await runJob((text) => setStatus(text));
     return;
@@ -42,7 +44,11 @@ async function main() {
   page.model = model;
   listModels();
   if (model) await load(model);
-  else setStatus("Open a model file to begin");
+  else {
+    page.phase = "empty";
+    setStatus("Open a model file to begin");
+    update();
+  }
 }
 
 function wire() {
@@ -130,7 +136,7 @@ function retry() {
 
 function send() {
   const text = $("text").value.trim();
-  if (!text || page.answer || page.phase === "failed") return;
+  if (!text || page.answer || NO_MODEL.has(page.phase)) return;
   hideFault();
   $("text").value = "";
   fitComposer();
@@ -342,7 +348,7 @@ function update() {
   const isRunning = page.answer !== null;
   $("stop").hidden = !isRunning;
   $("send").hidden = isRunning;
-  $("send").disabled = page.phase === "failed";
+  $("send").disabled = NO_MODEL.has(page.phase);
   $("model").disabled = $("file").disabled = isRunning || page.phase === "loading";
   document.body.dataset.phase = page.phase;
 }
