@@ -46,6 +46,7 @@ async function main() {
   if (model) await load(model);
   else {
     page.phase = "empty";
+    if (page.queued !== null) takeBack();
     setStatus("Open a model file to begin");
     update();
   }
