@@ -17,6 +17,11 @@ READY_MS = 240_000
 WEB_PAGE = "<!doctype html><title>Not found</title><p>There is nothing here.</p>" + " " * 2000
 
 
+def pytest_collection_modifyitems(items) -> None:
+    """Tests with Playwright's browser come last: it keeps an event loop running in this thread, and others use asyncio.run."""
+    items.sort(key=lambda item: "chromium" in getattr(item, "fixturenames", ()))
+
+
 class WideTiny(Tiny):
     """Caches of 2 GiB a layer at a context of 2^20: more than any buffer of the software adapters."""
 
@@ -24,8 +29,8 @@ class WideTiny(Tiny):
 
 
 @pytest.fixture(scope="session")
-def chromium(chromium_path):
-    """A headless Chromium on SwiftShader."""
+def chromium(chromium_path, tiny_chat):
+    """A headless Chromium on SwiftShader; tiny-chat is made before it, with asyncio."""
     flags = [f for f in CHROMIUM_FLAGS if not f.startswith("--remote-debugging")]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(chromium_path), args=[*flags, "--no-sandbox"])
