@@ -274,7 +274,8 @@ def _words(error: JsException | None) -> str:
 
 def _name(info: JsProxy) -> str:
     parts = [str(getattr(info, key, "") or "") for key in ("vendor", "architecture", "device", "description")]
-    return " ".join(dict.fromkeys(filter(None, parts))) or "unnamed adapter"
+    unnamed = "software adapter" if getattr(info, "isFallbackAdapter", False) else "unnamed adapter"  # Firefox names none
+    return " ".join(dict.fromkeys(filter(None, parts))) or unnamed
 
 
 def _trust(info: JsProxy) -> str:
