@@ -17,7 +17,8 @@ from jird.weights.source import FileSource
 
 from tests.tiny import Tiny
 
-HF = {"model_type": "llama", "vocab_size": 100, "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "rms_norm_eps": 1e-6}
+HF = {"model_type": "llama", "vocab_size": 100, "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96,
+      "num_attention_heads": 4, "rms_norm_eps": 1e-6}
 GGUF = {"general.architecture": "llama", "llama.attention.head_count": 4, "llama.embedding_length": 64, "llama.block_count": 2,
         "llama.feed_forward_length": 96, "llama.attention.layer_norm_rms_epsilon": 1e-6, "llama.context_length": 512}
 TENSORS = {"token_embd.weight": TensorInfo("token_embd.weight", (100, 64), "F32", 0, 0)}
