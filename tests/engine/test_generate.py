@@ -12,6 +12,7 @@ from jird.engine.generate import GenerateOptions, force_ids, generate_batch, gen
 from jird.engine.options import Cancel
 from jird.engine.sample import SamplingOptions
 from jird.errors import Aborted, BadRequest, ContextExceeded, NumericError
+from jird.runtime.device_numpy import NumpyDevice
 from tests.engine.conftest import greedy_oracle, run
 from tests.tiny import Tiny
 
@@ -126,6 +127,85 @@ def test_a_lane_of_nan_leaves_the_others_alone(load):
     assert finish == "error"
 
 
+def test_a_lane_that_ended_in_error_starts_afresh_in_the_next_run(load):
+    engine = load(slots=2)
+    prompts, options = [PROMPT, PROMPT[2:]], [GenerateOptions(max_new=6, ignore_stop_ids=True)] * 2
+    good = asyncio.run(generate_batch(engine, prompts, options))
+    cache = engine.buffers.states["layers.0.k_cache"]
+    cache.data[cache.data.size // 2:].view(np.float32)[:64] = np.nan
+    assert asyncio.run(generate_batch(engine, prompts, options))[1][1] == "error"
+    assert asyncio.run(generate_batch(engine, prompts, options)) == good
+
+
+class CountingDevice(NumpyDevice):
+    """Knows how many submitted programs nobody has read."""
+
+    unread = 0
+
+    def run(self, program):
+        self.unread += 1
+        device, ticket = self, super().run(program)
+
+        class Ticket:
+            async def result(self):
+                device.unread -= 1
+                return await ticket.result()
+
+        return Ticket()
+
+
+@pytest.mark.parametrize("way", ["run", "force"])
+def test_whatever_ends_a_run_every_step_in_flight_is_read_and_the_engine_goes_on(load, way):
+    device = CountingDevice()
+    engine = load(device=device, in_flight=4)
+    device.unread = 0  # of loading, which reads nothing
+    cancel = Cancel()
+
+    async def go(abandon: bool):
+        events = engine.run([request(PROMPT, 20)], cancel) if way == "run" else engine.force(PROMPT, PROMPT, cancel)
+        async for _ in events:
+            if abandon:
+                break
+            cancel.cancel()
+        await events.aclose()
+
+    with pytest.raises(Aborted):
+        asyncio.run(go(False))
+    assert device.unread == 0
+    cancel.is_cancelled = False
+    asyncio.run(go(True))
+    assert device.unread == 0
+    assert run_request(engine, PROMPT) == run_request(load(), PROMPT)
+
+
+def test_two_runs_at_once_are_refused_forced_or_not(load):
+    engine = load()
+
+    async def second(make):
+        events = engine.run([request(PROMPT, 20)])
+        await anext(events)
+        try:
+            with pytest.raises(BadRequest, match="in progress"):
+                await anext(make())
+        finally:
+            await events.aclose()
+        return await anext(make())
+
+    for make in (lambda: engine.run([request(PROMPT)]), lambda: engine.force(PROMPT, PROMPT)):
+        asyncio.run(second(make))
+
+
+def test_nan_in_forced_steps_is_a_numeric_error_and_is_not_remembered(load):
+    engine = load()
+    run_request(engine, PROMPT)
+    norm = engine.buffers.weights["norm.weight#"].data[:4].view(np.float32)
+    before, norm[:] = norm.copy(), np.nan
+    with pytest.raises(NumericError):
+        asyncio.run(force_ids(engine, PROMPT, PROMPT))
+    norm[:] = before
+    assert engine.kv.length(0) == 0
+
+
 def test_nan_in_a_single_run_is_a_numeric_error(load):
     engine = load()
     engine.buffers.weights["norm.weight#"].data[:4].view(np.float32)[:] = np.nan
@@ -200,7 +280,8 @@ def test_the_context_ends_an_answer_with_length(load):
 def test_bad_requests_are_named(load):
     engine = load(context=32)
     for bad, error, words in ((request([]), BadRequest, "empty"), (request([1] * 33), ContextExceeded, "33 tokens, the context holds 32"),
-                              (request([999]), BadRequest, "999 is outside"), (request([1], 0), BadRequest, "max_new")):
+                              (request([999]), BadRequest, "999 is outside"), (request([1], 0), BadRequest, "max_new"), (request([1], stop_ids=range(9)), BadRequest, "9 stop ids"),
+                              (request([1], logit_bias={263: 1.0}), BadRequest, "names id 263; the vocabulary has ids 0 to 262")):
         with pytest.raises(error, match=words):
             run(engine, [bad])
     with pytest.raises(BadRequest, match="2 requests at once"):

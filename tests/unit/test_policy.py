@@ -5,6 +5,7 @@ import pytest
 from jird.engine.model import chunk_rows
 from jird.engine.options import EngineOptions
 from jird.engine.policy import FLIGHT_MS, MAX_IN_FLIGHT, SubmitPolicy, policy_for
+from jird.errors import BadRequest
 from jird.runtime.device import DeviceInfo
 
 GPU, SOFTWARE = DeviceInfo("gpu"), DeviceInfo("software", trust="software")
@@ -52,3 +53,10 @@ def test_a_software_adapter_takes_no_chunk_past_its_bound_unless_there_is_no_oth
     (GPU, EngineOptions(chunk_rows=(64, 8, 64)), 2048, (8, 64))])
 def test_prefill_plans_have_the_rows_of_the_device_cut_to_the_context(info, options, context, rows):
     assert chunk_rows(info, options, context) == rows
+
+
+@pytest.mark.parametrize("setting, value", [("slots", 0), ("slots", 5), ("context", 0), ("window", 0), ("in_flight", -1), ("chunk_rows", (0,)),
+                                            ("chunk_rows", (64, 4096)), ("context", 1.5), ("slots", True)])
+def test_engine_options_out_of_range_are_refused_by_name(setting, value):
+    with pytest.raises(BadRequest, match=f"{setting}.* must be a whole number from"):
+        EngineOptions(**{setting: value})

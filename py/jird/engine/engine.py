@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, AsyncIterator, Callable, Sequence
+from typing import Any, AsyncIterator, Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from ..text.tokenizer import Tokenizer, TokenizerSpec
 from .model import Model, PlanSet, first_plans
 from .options import Cancel, EngineOptions
 from .policy import SubmitPolicy, policy_for
-from .sample import SamplingOptions, check_vocab, record
+from .sample import SamplingOptions, record
 from .trust import Trust
 
 NEVER = 0xFFFFFFFF
@@ -140,7 +141,7 @@ class Engine:
             raise BadRequest(f"token id {bad[0]} is outside the vocabulary of {vocab}")
         if request.max_new < 1:
             raise BadRequest(f"max_new is {request.max_new}; at least 1 new token must be allowed")
-        check_vocab(request.sampling, vocab)
+        record(request.sampling, request.stop_ids, self.spec.vocab_size, vocab)
 
     # ---- the loop
 
@@ -153,18 +154,25 @@ class Engine:
         cancel = cancel or Cancel()
         if not 1 <= len(requests) <= self.options.slots:
             raise BadRequest(f"{len(requests)} requests at once; the engine was loaded with {self.options.slots} slots")
-        if self._busy:
-            raise BadRequest("a run is in progress on this engine; wait for it or abort it")
         for request in requests:
             self.check(request)
-        self._busy = True
-        try:
+        with self._alone():
             started = perf_counter()
             self.timings = Timings()
             await self._prefill(requests, cancel)
             self.timings.prefill_ms = (perf_counter() - started) * 1e3
-            async for event in self._decode(requests, cancel, started):
-                yield event
+            async with aclosing(self._decode(requests, cancel, started)) as events:
+                async for event in events:
+                    yield event
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Raises: BadRequest while another run holds the engine."""
+        if self._busy:
+            raise BadRequest("a run is in progress on this engine; wait for it or abort it")
+        self._busy = True
+        try:
+            yield
         finally:
             self._busy = False
 
@@ -226,8 +234,9 @@ class Engine:
                     for lane in sorted(alive):
                         self.kv.append(lane, [fed[lane]])
                         event = self._event(lane, out[lane], made[lane] + 1, budget[lane], (now - started) * 1e3)
+                        if event.finish == "error":
+                            self.kv.rewind(lane, 0)  # its cache may hold what made the logits so
                         if event.finish == "error" and len(requests) == 1:
-                            self.kv.rewind(lane, 0)
                             raise NumericError(f"a logit of token {made[lane] + 1} is not finite; the answer ends rather than print text from it")
                         made[lane] += 1
                         fed[lane] = event.id
@@ -275,31 +284,44 @@ class Engine:
         """Feeds `ids` one by one after the prompt, whatever the model would choose; yields its own choice at each position.
 
         The choice at position i is what the model would say after prompt + ids[:i].
+        Raises: as run
         """
         cancel = cancel or Cancel()
         request = Request(tuple(prompt_ids), SamplingOptions(), (), len(ids))
         self.check(request)
         if len(prompt_ids) + len(ids) - 1 > self.options.context:
             raise ContextExceeded(f"{len(prompt_ids)} prompt and {len(ids)} forced tokens; the context holds {self.options.context}")
-        await self._prefill([request], cancel)
-        self._admit([request], 1)
-        step = self.buffers.steps["decode-1"]
-        fed = [prompt_ids[-1], *ids[:-1]]
+        with self._alone():
+            await self._prefill([request], cancel)
+            self._admit([request], 1)
+            async with aclosing(self._forced(list(prompt_ids), list(ids), cancel)) as choices:
+                async for choice in choices:
+                    yield choice
+
+    async def _forced(self, prompt_ids: list[int], ids: list[int], cancel: Cancel) -> AsyncIterator[int]:
+        """A step row written before every step, as many in flight as in decoding."""
+        fed, n = [prompt_ids[-1], *ids[:-1]], len(prompt_ids)
         pending: deque = deque()
-        n = len(prompt_ids)
-        for i in range(len(ids) + self.policy.in_flight):
-            cancel.check()
-            if i < len(ids):
-                row = np.array([(fed[i], n - 1 + i, n + i, 0, 0, 0, i, NEVER)], STEP_DTYPE)
-                self.device.write(step, 0, row)
-                reach = "short" if n + i <= min(SINGLE_KEYS, self.options.context) else "long"
-                pending.append(self.device.run(await self._program(f"decode-1-greedy-{reach}")))
-                self.kv.append(0, [fed[i]])
-            if pending and (len(pending) >= self.policy.in_flight or i >= len(ids)):
-                out = np.frombuffer(await pending.popleft().result(), OUT_DTYPE)[0]
-                if int(out["flags"]) & BAD:
-                    raise NumericError("a logit is not finite")
-                yield int(out["token"])
+        chosen = 0
+        try:
+            for i in range(len(ids) + self.policy.in_flight):
+                cancel.check()
+                if i < len(ids):
+                    row = np.array([(fed[i], n - 1 + i, n + i, 0, 0, 0, i, NEVER)], STEP_DTYPE)
+                    self.device.write(self.buffers.steps["decode-1"], 0, row)
+                    reach = "short" if n + i <= min(SINGLE_KEYS, self.options.context) else "long"
+                    pending.append(self.device.run(await self._program(f"decode-1-greedy-{reach}")))
+                    self.kv.append(0, [fed[i]])
+                if pending and (len(pending) >= self.policy.in_flight or i >= len(ids)):
+                    out = np.frombuffer(await pending.popleft().result(), OUT_DTYPE)[0]
+                    if int(out["flags"]) & BAD:
+                        self.kv.rewind(0, 0)
+                        raise NumericError(f"a logit after {n + chosen} tokens is not finite")
+                    chosen += 1
+                    yield int(out["token"])
+        finally:
+            while pending:
+                await pending.popleft().result()
 
 
 def prefill_rows(ids: Sequence[int], position: int, slot: int, rows: int) -> np.ndarray:

@@ -20,7 +20,6 @@ from ..weights.checkpoint import Checkpoint
 from ..weights.quant import canonical
 from .options import EngineOptions
 
-MAX_LANES = 4
 UNUSED = ("rope_freqs.weight",)  # GGUF tensors that are read elsewhere or not at all
 
 
