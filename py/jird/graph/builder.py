@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from . import ops
 from .ir import Dim, Graph, Node, Tensor
 
-VOCAB_BLOCK = 1024  # ids a workgroup of block_max reduces
+VOCAB_BLOCK = 1024  # ids of a partial: const BLOCK of block_max.wgsl
 SAMPLING_WORDS = 20  # u32 words of one slot's sampling record (kernels/core.py SAMPLING_DTYPE)
-MAX_BIAS = 64  # (id, f32 bits) pairs of logit bias a slot can hold
+MAX_BIAS = 64  # (id, f32 bits) pairs of logit bias a slot can hold: const MAX_BIAS of penalize.wgsl
 
 
 @dataclass

@@ -26,6 +26,7 @@ DONE, MASKED, WANTS_LOGITS, SPLICED, BAD = 1, 2, 4, 8, 16
 SAMPLING_DTYPE = np.dtype([("scale", "<f4"), ("top_p", "<f4"), ("min_p", "<f4"), ("top_k", "<u4"), ("penalty", "<f4"),
                            ("inverse_penalty", "<f4"), ("window", "<u4"), ("seed_lo", "<u4"), ("seed_hi", "<u4"),
                            ("stop", "<u4", (8,)), ("flags", "<u4"), ("n_bias", "<u4"), ("vocab", "<u4")])
+DECODE_ROWS = 4  # most rows of a decode plan; kernels for more give a row other bits than its solo run
 HAS_MASK = 1  # of a sampling record's flags
 NO_TOKEN = 0xFFFFFFFF  # fills unused stop ids
 ABSENT = np.float32(-3.4e38)  # a logit at or below this is no choice

@@ -40,6 +40,14 @@ def pairs(pair: str, sb: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray
     return both[0::2], both[1::2]
 
 
+def pack_pairs(pair: str, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """u32 words of f32 pairs, as `pairs` reads them; f16 rounds, bf16 cuts."""
+    if pair == "bf16":
+        return (scale.view("<u4") & np.uint32(0xFFFF0000)) | (bias.view("<u4") >> np.uint32(16))
+    both = np.stack([scale, bias], axis=-1)
+    return both.astype("<f2" if pair == "f16" else "<f4").view("<u4").ravel()
+
+
 def dequantise(format: Format, q: np.ndarray, sb: np.ndarray, rows: int, columns: int) -> np.ndarray:
     """w[r, k] = f32(q[r, k] * scale[r, k / g]) + bias[r, k / g]
 

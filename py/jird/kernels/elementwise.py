@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .core import Case, Lowered, Variant, kernel, poison
-from .rope import view_data, view_params, view_rows
+from .views import view_data, view_params, view_rows
 
 
 def _lower(*slots: str):

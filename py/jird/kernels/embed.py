@@ -5,17 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .core import Case, Lowered, Variant, is_idle, kernel, poison, steps
-from .dequantise import PAIRS, codes, pairs
-
-def random_pairs(rng, count: int, pair: int) -> np.ndarray:
-    """Words of `count` seeded (scale, bias) pairs."""
-    scale = (rng.random(count, dtype=np.float32) + 0.5) / 16
-    bias = rng.standard_normal(count, dtype=np.float32)
-    if pair == 2:
-        return np.stack([scale, bias], axis=-1).view("<u4").ravel()
-    if pair == 1:
-        return (scale.view("<u4") & np.uint32(0xFFFF0000)) | (bias.view("<u4") >> np.uint32(16))
-    return np.stack([scale, bias], axis=-1).astype("<f2").view("<u4").ravel()
+from .dequantise import PAIRS, codes, pack_pairs, pairs
 
 
 def _lower_as(*kinds: str):
@@ -57,8 +47,10 @@ def _data_half(rng, p, c):
 
 def _data_quantised(per_word: int):
     def data(rng, p, c):
+        count = p.V * p.C // c.GROUP
+        scale = (rng.random(count, dtype=np.float32) + 0.5) / 16
         return {"w_q": rng.integers(0, 1 << 32, p.V * p.C // per_word, dtype=np.uint32),
-                "w_sb": random_pairs(rng, p.V * p.C // c.GROUP, c.PAIR), **_step(rng, p, c)}
+                "w_sb": pack_pairs(PAIRS[c.PAIR], scale, rng.standard_normal(count, dtype=np.float32)), **_step(rng, p, c)}
     return data
 
 
@@ -117,12 +109,14 @@ def _quantised_row(w_q, w_sb, params, consts, kind: str):
     return read_row
 
 
-_QUANTISED_CASES = [Case({"T": 3, "V": 7, "C": 576, "context": 6, "scale": 1.0}, {"ROWS": 3, "GROUP": 32, "PAIR": 0}, "f16 pairs, done row, token past the table"),
+_QUANTISED_CASES = [Case({"T": 3, "V": 7, "C": 576, "context": 6, "scale": 1.0}, {"ROWS": 3, "GROUP": 32, "PAIR": 0},
+                         "f16 pairs, done row, token past the table"),
                     Case({"T": 1, "V": 3, "C": 128, "context": 2, "scale": 1.5}, {"ROWS": 1, "GROUP": 64, "PAIR": 1}, "bf16 pairs"),
                     Case({"T": 2, "V": 5, "C": 48, "context": 3, "scale": 1.0}, {"ROWS": 4, "GROUP": 16, "PAIR": 2}, "f32 pairs, fewer rows than the plan's")]
 
 
-@kernel("embed/int8", op="embed", lower=_lower_as("int8"), data=_data_quantised(4), grid=_grid(4), variants=(Variant("plain", {"WG": 64}),), cases=_QUANTISED_CASES)
+@kernel("embed/int8", op="embed", lower=_lower_as("int8"), data=_data_quantised(4), grid=_grid(4), variants=(Variant("plain", {"WG": 64}),),
+        cases=_QUANTISED_CASES)
 def embed_int8(w_q, w_sb, y, history, step, params, consts):
     """y[t, c] = (q[token[t], c] * s + b) * scale, (s, b) of c's group; history[slot, position] = token
 
@@ -131,7 +125,8 @@ def embed_int8(w_q, w_sb, y, history, step, params, consts):
     _write_rows(y, history, step, params, _quantised_row(w_q, w_sb, params, consts, "int8"))
 
 
-@kernel("embed/int4", op="embed", lower=_lower_as("int4"), data=_data_quantised(8), grid=_grid(8), variants=(Variant("plain", {"WG": 64}),), cases=_QUANTISED_CASES)
+@kernel("embed/int4", op="embed", lower=_lower_as("int4"), data=_data_quantised(8), grid=_grid(8), variants=(Variant("plain", {"WG": 64}),),
+        cases=_QUANTISED_CASES)
 def embed_int4(w_q, w_sb, y, history, step, params, consts):
     """y[t, c] = (q[token[t], c] * s + b) * scale, (s, b) of c's group; history[slot, position] = token
 

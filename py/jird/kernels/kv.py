@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .core import Case, Lowered, Variant, is_idle, kernel, poison, steps
-from .rope import view_data, view_params, view_rows
+from .views import view_data, view_params, view_rows
 
 
 def _lower(node, ctx, variant):
@@ -24,8 +24,10 @@ def _data(rng, p, c):
 
 @kernel("kv/append", op="kv_append", lower=_lower, data=_data, strided=("k", "v"),
         grid=lambda p, c: (-(-p.C // c.WG), p.T, 1), variants=(Variant("plain", {"WG": 64}),),
-        cases=[Case({"T": 5, "C": 65, "context": 6, "k_stride": 200, "k_offset": 3, "v_stride": 200, "v_offset": 70}, {"ROWS": 5}, "views, two slots, a done row"),
-               Case({"T": 1, "C": 192, "context": 1, "k_stride": 192, "k_offset": 0, "v_stride": 192, "v_offset": 0}, {"ROWS": 4}, "fewer rows than the plan's")])
+        cases=[Case({"T": 5, "C": 65, "context": 6, "k_stride": 200, "k_offset": 3, "v_stride": 200, "v_offset": 70}, {"ROWS": 5},
+                    "views, two slots, a done row"),
+               Case({"T": 1, "C": 192, "context": 1, "k_stride": 192, "k_offset": 0, "v_stride": 192, "v_offset": 0}, {"ROWS": 4},
+                    "fewer rows than the plan's")])
 def kv_append(k, v, k_cache, v_cache, step, params):
     """k_cache[slot, position] = k[t], v_cache[slot, position] = v[t]; idle rows write nothing
 

@@ -1,6 +1,6 @@
 """What the kernels of op "linear" share: the reference, seeded data, grids, and how a node becomes Params and constants.
 
-Decode (at most 4 rows) has the matvec family, prefill the matmul family; int4.py, int8.py and dense.py register them.
+Decode (at most DECODE_ROWS rows) has the matvec family, prefill the matmul family; int4.py, int8.py and dense.py register them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, Callable
 import numpy as np
 
 from ..graph.ir import Format
-from .core import Case, Lowered, Variant, grid2d, poison
-from .dequantise import PAIRS, dequantise
+from .core import DECODE_ROWS, Case, Lowered, Variant, grid2d, poison
+from .dequantise import PAIRS, dequantise, pack_pairs
+from .views import view_rows
 
-MATVEC_ROWS = 4  # most rows of a decode step one dispatch serves
 PER_WORD = {"int4": 8, "int8": 4}
 STORES = ("f32", "f16", "bf16")
 
@@ -60,7 +60,7 @@ def lower_matvec(form: Form) -> Callable:
     """lower() of a matvec: decode rows only; geometry by shape."""
 
     def lower(node, ctx, variant):
-        if ctx.rows > MATVEC_ROWS or not form.serves(node, ctx):
+        if ctx.rows > DECODE_ROWS or not form.serves(node, ctx):
             return None
         columns = int(node.inputs["w"].shape[0])
         shape = column_geometry if variant.name == "column" else lanes_geometry
@@ -125,7 +125,7 @@ def lower_matmul(form: Form) -> Callable:
     """lower() of a matmul: prefill (more rows than the matvec family takes)."""
 
     def lower(node, ctx, variant):
-        if ctx.rows <= MATVEC_ROWS or not form.serves(node, ctx):
+        if ctx.rows <= DECODE_ROWS or not form.serves(node, ctx):
             return None
         k, n, group = int(node.inputs["x"].shape[-1]), int(node.inputs["w"].shape[0]), ctx.format(node.inputs["w"]).group
         if variant.name == "column":
@@ -228,12 +228,7 @@ def pair_words(rng, count: int, pair: int, middle: int) -> np.ndarray:
     """`count` seeded (scale, bias) pairs, bias near -middle * scale as in real checkpoints, scales of both signs."""
     scale = (rng.random(count, dtype=np.float32) + np.float32(0.5)) / np.float32(middle) * rng.choice(np.float32([-1, 1]), count)
     bias = -scale * np.float32(middle) + rng.standard_normal(count, dtype=np.float32) / 16
-    both = np.stack([scale, bias], axis=-1).astype(np.float32)
-    if pair == 2:
-        return both.view("<u4").ravel()
-    if pair == 1:
-        return (both[:, 0].copy().view("<u4") & np.uint32(0xFFFF0000)) | (both[:, 1].copy().view("<u4") >> np.uint32(16))
-    return both.astype("<f2").view("<u4").ravel()
+    return pack_pairs(PAIRS[pair], scale.astype(np.float32), bias.astype(np.float32))
 
 
 def quantised_matrix(kind: str, w_q: np.ndarray, w_sb: np.ndarray, rows: int, columns: int, consts) -> np.ndarray:
@@ -250,15 +245,10 @@ def dense_matrix(w: np.ndarray, rows: int, columns: int, consts) -> np.ndarray:
     return half.view("<f2").astype(np.float32) if store == "f16" else (half.astype("<u4") << np.uint32(16)).view("<f4")
 
 
-def read_rows(x: np.ndarray, params) -> np.ndarray:
-    """The T rows of x [T, K], a view of the flat array."""
-    return np.lib.stride_tricks.as_strided(x[params.x_offset:], (params.T, params.K), (params.x_stride * 4, 4))
-
-
 def write_linear(x, w, y, params, bias=None, norm=None, residual=None, is_swiglu=False) -> None:
     """y[t] = f(rms_norm(x[t]) @ w.T + bias) + residual[t], a row at a time, so that a row never depends on how many there are."""
     n = params.N
-    for t, row in enumerate(read_rows(x, params)):
+    for t, row in enumerate(view_rows(x, params, "x", params.K)):
         if norm is not None:
             sums = w @ (row * norm[: params.K]) * (1 / np.sqrt(np.mean(np.square(row)) + np.float32(params.eps)))
         else:
@@ -275,7 +265,7 @@ def write_linear(x, w, y, params, bias=None, norm=None, residual=None, is_swiglu
 def multiply_linear(x, w, y, params, bias=None, residual=None) -> None:
     """y = x @ w.T + bias + residual, all rows at once (prefill: compared with steps within tolerance)."""
     out = y[: params.T * params.N].reshape(params.T, params.N)
-    np.matmul(read_rows(x, params), w.T, out=out)
+    np.matmul(view_rows(x, params, "x", params.K), w.T, out=out)
     if bias is not None:
         out += bias[: params.N]
     if residual is not None:

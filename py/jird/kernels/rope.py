@@ -5,24 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from .core import Case, Lowered, Variant, is_idle, kernel, poison, steps
+from .views import view_data, view_params, view_rows
 
 PAIRINGS = ("half", "pairs")  # index = `const PAIRS` in include/rope_pairs.wgsl
-
-
-def view_params(slot: str, tensor) -> dict[str, int]:
-    """Row stride and column offset of a tensor that may be a view, as Params fields."""
-    return {f"{slot}_stride": tensor.row_stride, f"{slot}_offset": tensor.column_offset}
-
-
-def view_rows(array, params, slot: str, width: int):
-    """The [T, width] rows of a strided slot."""
-    stride, offset = getattr(params, f"{slot}_stride"), getattr(params, f"{slot}_offset")
-    return np.lib.stride_tricks.as_strided(array[offset:], (params.T, width), (stride * array.itemsize, array.itemsize), writeable=False)
-
-
-def view_data(rng, params, slot: str):
-    """Seeded rows for a strided slot, as wide as its stride."""
-    return rng.standard_normal(params.T * getattr(params, f"{slot}_stride"), dtype=np.float32)
 
 
 def turn(x, cosines, sines, pairing: int):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .core import ABSENT, HAS_MASK, NO_TOKEN, OUT_DTYPE, PARTIAL_DTYPE, Case, Lowered, Variant, is_idle, kernel
+from ..graph.builder import MAX_BIAS, SAMPLING_WORDS
+from ..graph.builder import VOCAB_BLOCK as BLOCK
+from .core import ABSENT, HAS_MASK, NO_TOKEN, OUT_DTYPE, PARTIAL_DTYPE, SAMPLING_DTYPE, Case, Lowered, Variant, is_idle, kernel, poison
 from .draw import draw_id
 from .step import advance_row, decode_rows, merge_parts, plain_sampling
 
-MAX_BIAS = 64  # const MAX_BIAS of penalize.wgsl; graph.builder.MAX_BIAS sizes the state by it
-BLOCK = 1024  # const BLOCK of block_max.wgsl; graph.builder.VOCAB_BLOCK sizes the partials by it
+assert SAMPLING_DTYPE.itemsize == 4 * SAMPLING_WORDS, "a slot's sampling record and the state that holds it differ"
 
 
 def _lower_block_max(node, ctx, variant):
@@ -35,7 +36,7 @@ def _data_block_max(rng, p, c):
         logits[0, :BLOCK] = ABSENT
     step, sampling = decode_rows(c.ROWS), plain_sampling(c.ROWS, p.V - p.V // 8 if p.T > 1 else 0)
     step["flags"][1:2] = 0
-    return {"logits": logits.ravel(), "step": step, "sampling": sampling, "partials": np.full(p.T * p.blocks * 4, 0xDEADBEEF, np.uint32).view(PARTIAL_DTYPE)}
+    return {"logits": logits.ravel(), "step": step, "sampling": sampling, "partials": poison(p.T * p.blocks * 4, "u4").view(PARTIAL_DTYPE)}
 
 
 @kernel("sample/block_max", op="block_max", lower=_lower_block_max, data=_data_block_max,

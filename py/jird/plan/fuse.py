@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Callable
 
 from ..graph.ir import Graph, Node, Tensor
+from ..kernels.core import DECODE_ROWS
 from .context import Context
 
 Fits = Callable[[Node], bool]
@@ -166,7 +167,7 @@ SPLIT_KEYS = SINGLE_KEYS  # keys a workgroup of split attention sees: a row of o
 
 def split_attention(graph: Graph, ctx: Context, keep: frozenset[str], fits: Fits) -> Graph:
     """attention -> attention_partial + attention_merge, for decode plans whose rows can see more than SINGLE_KEYS keys."""
-    if ctx.rows > 4 or ctx.keys <= SINGLE_KEYS:
+    if ctx.rows > DECODE_ROWS or ctx.keys <= SINGLE_KEYS:
         return graph
     splits = -(-ctx.keys // SPLIT_KEYS)
     nodes: list[Node] = []
