@@ -14,9 +14,9 @@ from jird.kernels.core import KERNELS
 from jird.models import llama
 from jird.plan.compile import compile, prepare
 from jird.plan.context import Context
-from jird.plan.place import PARAMS_ALIGN, place, pool_temps
+from jird.plan.place import place, pool_temps
 from jird.plan.select import Selector, select
-from jird.runtime.device import Limits
+from jird.runtime.device import UNIFORM_ALIGN, Limits
 
 CONFIG = llama.Config(vocab=96, layers=2, width=64, ffn=96, heads=4, kv_heads=2, head_dim=16, eps=1e-5, rope_theta=1e4, context=64, is_tied=True)
 INT4 = Format("int4", 32, "f16")
@@ -71,8 +71,8 @@ def test_a_plan_reads_what_was_written_last_under_that_name(head, rows):
         writes = [ref for name, ref in step.bindings if ref is not None and access[name] == "read_write"]
         for name, ref in step.bindings:
             assert ref is None or access[name] == "read_write" or ref not in writes, (step.label, name)
-        assert step.params_offset % PARAMS_ALIGN == 0
-    assert len(plan.params) == len(plan.steps) * PARAMS_ALIGN
+        assert step.params_offset % UNIFORM_ALIGN == 0
+    assert len(plan.params) == len(plan.steps) * UNIFORM_ALIGN
 
 
 def test_writing_a_buffer_that_the_same_dispatch_reads_is_refused():
@@ -152,3 +152,10 @@ def test_workgroups_fit_the_device():
     for s in plan.steps:
         consts = dict(s.consts)
         assert consts.get("WG", 1) <= 128, s.label
+
+
+def test_no_dispatch_has_more_workgroups_a_side_than_the_device_takes():
+    assert max(max(s.grid) for s in compiled().steps) > 3
+    assert max(max(s.grid) for s in compiled(replace(DECODE, limits=Limits(workgroups=3))).steps) <= 3
+    with pytest.raises(KernelFailed, match="0 workgroups a side"):
+        compiled(replace(DECODE, limits=Limits(workgroups=0)))

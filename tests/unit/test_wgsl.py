@@ -1,5 +1,7 @@
 """WGSL text: constants, includes, bindings, Params, and params baked in."""
 
+import re
+
 import pytest
 from jird.kernels import load_all, wgsl
 from jird.kernels.core import KERNELS, const_values, pack_params
@@ -60,3 +62,23 @@ def test_every_shader_parses_with_every_variant():
             shader = kernel.shader({**variant.consts, **kernel.cases[0].consts})
             assert shader.bindings and wgsl.workgroup_size(shader)[0] >= 1
             assert const_values(shader, variant.consts)
+
+
+def every_shader():
+    """(kernel, variant, shader with its first case's constants)."""
+    load_all()
+    return [(k, v, k.shader({**v.consts, **k.cases[0].consts})) for k in KERNELS.values() for v in k.variants]
+
+
+def test_no_shader_calls_a_function_that_some_gpu_computes_wrongly():
+    """sin, cos and tanh are silently wrong on real adapters; Tint refuses constants at -inf."""
+    for _, _, shader in every_shader():
+        code = re.sub(r"//[^\n]*", "", shader.code)
+        assert not re.search(r"\b(a?sinh?|a?cosh?|a?tanh?|atan2|pow)\s*\(", code), shader.path
+        numbers = (float(x) for x in re.findall(r"(?<![\w.])\d+\.?\d*e[+-]?\d+", code))
+        assert all(n <= 3.4e38 for n in numbers), shader.path
+
+
+def test_every_kernel_has_a_variant_for_the_default_limits_and_no_features():
+    fits = {k.path for k, v, s in every_shader() if not v.features and s.storage_buffers <= 8 and wgsl.workgroup_size(s)[0] <= 256}
+    assert fits == set(KERNELS)

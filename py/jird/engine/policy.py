@@ -9,7 +9,6 @@ from ..runtime.device import DeviceInfo
 from .options import EngineOptions
 
 FLIGHT_MS = 8.0  # work kept in flight hides a page's 3.3 ms readback
-MAX_SUBMIT_MS = 100.0  # Windows resets a GPU after 2 s of one submit
 MAX_IN_FLIGHT = 8
 
 

@@ -30,7 +30,8 @@ class SamplingOptions:
     top_k               the k greatest logits (and what ties with the k-th); 0 = all
     top_p               the smallest set of greatest probabilities that sum to at least this; 1 = all
     min_p               at least this share of the greatest probability; 0 = all
-    repetition_penalty  a logit > 0 of an id among the last penalty_window tokens (0 = all, the prompt too) is divided by it, others multiplied
+    repetition_penalty  a logit > 0 of an id among the last penalty_window tokens (0 = all, the prompt too) is divided by it,
+                        others multiplied
     logit_bias          id -> what is added to its logit, at most MAX_BIAS ids
     allowed             ids that may be chosen; None = all
     Raises: BadRequest naming setting, value and range
@@ -84,11 +85,6 @@ class Prepared:
             device.write(bias, slot * 2 * MAX_BIAS * 4, self.bias)
         if self.mask is not None:
             device.write(mask, slot * self.mask.nbytes, self.mask)
-
-
-def needs_sampling(options: SamplingOptions) -> bool:
-    """Whether the sampled tail must run."""
-    return not options.is_plain_greedy
 
 
 def check_vocab(options: SamplingOptions, vocab: int) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Mapping
 
 Dim = int | str
-KINDS = ("weight", "input", "state", "temp", "output")
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,6 @@ class Tensor:
     kind    weight | input | state | temp | output
     dtype   element type of the values as computed: "f32" | "u32"; a weight's storage is its Format, known at compile time
     base    a view: columns [offset, offset + shape[-1]) of the rows of tensor `base`
-    layout  order of a row in memory: "natural" (others are chosen by select and documented by the kernel that makes them)
     """
 
     name: str
@@ -70,7 +68,6 @@ class Tensor:
     kind: str = "temp"
     base: "Tensor | None" = None
     offset: int = 0
-    layout: str = "natural"
 
     @property
     def root(self) -> "Tensor":
@@ -122,10 +119,6 @@ class Graph:
 
     def inputs(self) -> tuple[Tensor, ...]:
         return self._of_kind("input")
-
-    def consumers(self, tensor: Tensor) -> tuple[Node, ...]:
-        """Nodes that read `tensor` or a view of it."""
-        return tuple(n for n in self.nodes if any(t.root.name == tensor.root.name for t in n.inputs.values()))
 
     def _of_kind(self, kind: str) -> tuple[Tensor, ...]:
         seen: dict[str, Tensor] = {}

@@ -116,6 +116,13 @@ def kernels_for(op: str) -> list[Kernel]:
     return [k for k in KERNELS.values() if k.op == op]
 
 
+def device_consts(path: str, consts: Mapping[str, Any], subgroup_sizes: tuple[int, int]) -> dict[str, Any]:
+    """`consts` plus SUBGROUP, the smallest subgroup size of the adapter, where the text has it and it is not given."""
+    if subgroup_sizes[0] and "SUBGROUP" not in consts and "SUBGROUP" in wgsl.join(path, consts).constants:
+        return {**consts, "SUBGROUP": subgroup_sizes[0]}
+    return dict(consts)
+
+
 def namespace(values: Mapping[str, Any]) -> SimpleNamespace:
     return SimpleNamespace(**values)
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from ..errors import ModelNotSupported
 from ..graph.ir import Graph, Tensor
 from ..kernels import core
+from ..runtime.device import UNIFORM_ALIGN
 from .context import Context
 from .plan import BufferRef, Plan, PlanStep, WeightSpec
 from .select import Choice
-
-PARAMS_ALIGN = 256  # WebGPU's default minUniformBufferOffsetAlignment
 
 
 @dataclass
@@ -69,7 +68,7 @@ def place(graph: Graph, choices: list[Choice], ctx: Context, sources: dict[str, 
         offset = len(arena)
         if any(name == "params" for name, _ in bindings):
             raw = core.pack_params(choice.shader, dict(choice.params))
-            arena += raw + bytes(-len(raw) % PARAMS_ALIGN)
+            arena += raw + bytes(-len(raw) % UNIFORM_ALIGN)
         steps.append(PlanStep(f"{graph.name}/{len(steps)}/{choice.kernel.path}", node.op, choice.kernel.path, choice.variant.name, choice.consts,
                               choice.variant.features, tuple(bindings), offset, choice.grid, node.covers or (node.id,)))
     outputs = {t.name: BufferRef("pool", str(where[t.root.name])) for t in graph.outputs}

@@ -33,13 +33,6 @@ def joined(path: str, consts: tuple[tuple[str, Any], ...]) -> wgsl.Shader:
     return wgsl.join(path, dict(consts))
 
 
-def device_consts(path: str, consts: dict[str, Any], subgroup_sizes: tuple[int, int]) -> dict[str, Any]:
-    """`consts` plus SUBGROUP where the shader has it: the smallest subgroup size of the adapter."""
-    if subgroup_sizes[0] and consts.get("REDUCE") == "subgroup":
-        return {**consts, "SUBGROUP": subgroup_sizes[0]}
-    return dict(consts)
-
-
 @dataclass
 class Selector:
     """Chooses for one context; nodes that look alike (thirty layers) are decided once."""
@@ -78,7 +71,7 @@ def select(node: Node, selector: Selector) -> Choice:
         tried = [k.path for k in core.kernels_for(node.op)]
         formats = {s: ctx.format(t) for s, t in node.inputs.items() if t.kind == "weight"}
         raise KernelFailed(f"{node.describe()}: no kernel of {tried} serves {ctx.rows} rows, {formats}, features {sorted(ctx.features)}, "
-                           f"{ctx.limits.storage_buffers} storage buffers, failed self-tests {sorted(ctx.failed)}")
+                           f"{ctx.limits.storage_buffers} storage buffers, {ctx.limits.workgroups} workgroups a side, failed self-tests {sorted(ctx.failed)}")
     return choice
 
 
@@ -90,7 +83,7 @@ def _try(kernel: core.Kernel, variant: core.Variant, node: Node, ctx: Context) -
     lowered = kernel.lower(node, ctx, variant)
     if lowered is None:
         return None
-    consts = device_consts(kernel.path, {**variant.consts, **lowered.consts}, ctx.subgroup_sizes)
+    consts = core.device_consts(kernel.path, {**variant.consts, **lowered.consts}, ctx.subgroup_sizes)
     params = tuple(sorted(lowered.params.items()))
     if ctx.bakes_params:
         consts["PARAMS"] = params
@@ -99,4 +92,5 @@ def _try(kernel: core.Kernel, variant: core.Variant, node: Node, ctx: Context) -
     x, y, z = wgsl.workgroup_size(shader)
     if shader.storage_buffers > ctx.limits.storage_buffers or x * y * z > ctx.limits.invocations:
         return None
-    return Choice(kernel, variant, frozen, params, shader)
+    choice = Choice(kernel, variant, frozen, params, shader)
+    return choice if max(choice.grid) <= ctx.limits.workgroups else None

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping, Protocol, Sequence
 
 
+UNIFORM_ALIGN = 256  # WebGPU's default minUniformBufferOffsetAlignment: bytes from one dispatch's Params to the next
+
+
 @dataclass(frozen=True)
 class Limits:
     """WebGPU limits that plans depend on; the defaults are WebGPU's own."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from asyncio import gather
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Mapping
 
 from ..plan.plan import BufferRef, Plan, WeightSpec
-from .device import Bound, Device, Slice
+from .device import UNIFORM_ALIGN, Bound, Device, Slice
 
 
 @dataclass(repr=False)
@@ -54,7 +55,7 @@ class ModelBuffers:
 
     async def _pool_for(self, plan: Plan) -> list[Any]:
         """The shared temps; a plan made anew after a failed self-test may need larger ones, and then has its own."""
-        if len(plan.pool) <= len(self.pool) and all(n <= m for n, m in zip(plan.pool, self._pool_bytes)):
+        if len(plan.pool) <= len(self.pool) and all(n <= m for n, m in zip(plan.pool, self._pool_bytes, strict=False)):
             return self.pool
         own = [await self.make(f"{plan.name}/pool/{i}", nbytes) for i, nbytes in enumerate(plan.pool)]
         self.arenas += own
@@ -73,7 +74,7 @@ class ModelBuffers:
         """The recording of `plan` on step buffer `step`; pipelines are compiled in parallel, the arena is written once."""
         keys = list(dict.fromkeys((s.kernel, s.consts, s.features) for s in plan.steps))
         made = await gather(*(self.device.compile(path, dict(consts), features) for path, consts, features in keys))
-        pipelines = dict(zip(keys, made))
+        pipelines = dict(zip(keys, made, strict=True))
         arena = None
         if plan.params:
             arena = await self.make(f"{plan.name}/params", len(plan.params), uniform=True)
@@ -82,7 +83,7 @@ class ModelBuffers:
         pool = await self._pool_for(plan)
         bound = []
         for s in plan.steps:
-            slices = tuple(Slice(arena, s.params_offset, 256) if ref is None else self._slice(ref, step, pool) for _, ref in s.bindings)
+            slices = tuple(Slice(arena, s.params_offset, UNIFORM_ALIGN) if ref is None else self._slice(ref, step, pool) for _, ref in s.bindings)
             bound.append(Bound(pipelines[s.kernel, s.consts, s.features], slices, s.grid, s.label))
         return self.device.record(bound, plan.name)
 
@@ -100,7 +101,8 @@ def weight_specs(plans: Mapping[str, Plan]) -> list[WeightSpec]:
     specs: dict[str, WeightSpec] = {}
     for plan in plans.values():
         for spec in plan.weights:
-            assert specs.setdefault(spec.name, spec) == spec, f"weight {spec.name} differs between plans: {spec} and {specs[spec.name]}"
+            first = specs.setdefault(spec.name, spec)
+            assert first == spec, f"weight {spec.name} differs between plans: {first} and {spec}"
     return list(specs.values())
 
 
@@ -114,9 +116,4 @@ def state_sizes(plans: Mapping[str, Plan]) -> dict[str, int]:
 
 def pool_sizes(plans: Mapping[str, Plan]) -> list[int]:
     """The temp pool that serves every plan (they never run at once)."""
-    sizes: list[int] = []
-    for plan in plans.values():
-        ranked = list(plan.pool)
-        sizes += [0] * (len(ranked) - len(sizes))
-        sizes = [max(a, b) for a, b in zip(sizes, ranked + [0] * (len(sizes) - len(ranked)))]
-    return sizes
+    return [max(nbytes) for nbytes in zip_longest(*(plan.pool for plan in plans.values()), fillvalue=0)]

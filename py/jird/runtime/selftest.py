@@ -7,9 +7,7 @@ lies behind a tensor is another one.
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
 from asyncio import gather
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ import numpy as np
 from .. import kernels
 from ..errors import KernelFailed
 from ..kernels import wgsl
-from ..kernels.core import KERNELS, Case, Kernel, Variant, const_values, namespace, pack_params, run_reference
+from ..kernels.core import KERNELS, Case, Kernel, Variant, const_values, device_consts, namespace, pack_params, run_reference
 from .device import Bound, CopyOut, Device, DeviceInfo, Slice
 from .profile import profile
 
@@ -56,17 +54,13 @@ class Prepared:
 
 def all_kernels() -> dict[str, Kernel]:
     """The registry after every module of jird.kernels is imported."""
-    for module in pkgutil.iter_modules(kernels.__path__):
-        importlib.import_module(f"{kernels.__name__}.{module.name}")
+    kernels.load_all()
     return KERNELS
 
 
 def constants(kernel: Kernel, variant: Variant, case: Case, info: DeviceInfo, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The constants a case compiles with: variant's, case's, extra; SUBGROUP is the adapter's smallest size where the text has it."""
-    given = {**variant.consts, **case.consts, **(extra or {})}
-    if "SUBGROUP" not in given and info.subgroup_sizes[0] and "SUBGROUP" in kernel.shader(given).constants:
-        given["SUBGROUP"] = info.subgroup_sizes[0]
-    return given
+    return device_consts(kernel.path, {**variant.consts, **case.consts, **(extra or {})}, info.subgroup_sizes)
 
 
 def baked(case: Case) -> dict[str, Any]:
@@ -80,7 +74,8 @@ def runs(only: str, is_first_only: bool = False) -> list[tuple[Kernel, Variant, 
     Every case with params in a buffer, and each variant's first case with baked params too.
     """
     return [(kernel, variant, index, is_baked) for kernel in all_kernels().values() if kernel.path.startswith(only)
-            for variant in kernel.variants for index in range(1 if is_first_only else len(kernel.cases)) for is_baked in ((False, True) if index == 0 else (False,))]
+            for variant in kernel.variants for index in range(1 if is_first_only else len(kernel.cases))
+            for is_baked in ((False, True) if index == 0 else (False,))]
 
 
 def lacks(kernel: Kernel, variant: Variant, case: Case, info: DeviceInfo) -> str:

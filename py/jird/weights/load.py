@@ -10,13 +10,12 @@ from ..errors import BadCheckpoint, ModelNotSupported
 from ..graph.ir import Format
 from ..kernels.convert import converter
 from ..kernels.core import KERNELS, const_values, namespace, pack_params
-from ..runtime.device import Bound, Device, Slice
+from ..runtime.device import UNIFORM_ALIGN, Bound, Device, Slice
 from .checkpoint import Checkpoint, Source, TensorInfo
 from .quant import row_bytes
 
 SPAN_BYTES = 16 << 20
 GAP_BYTES = 64 << 10  # unused bytes that a span may carry between two tensors
-PARAMS_ALIGN = 256  # WebGPU's default minUniformBufferOffsetAlignment
 CANCEL_POLL_S = 0.1
 
 
@@ -83,7 +82,7 @@ async def load_weights(device: Device, source: Source, checkpoint: Checkpoint, p
         for i in range(min(2, len(spans))):
             staging.append(await device.create_buffer(f"staging/{i}", -(-max(s.nbytes for s in spans) // 4) * 4))
             made.append(staging[-1])
-        arena = await device.create_buffer("staging/params", max(len(s.pieces) for s in spans) * PARAMS_ALIGN, uniform=True)
+        arena = await device.create_buffer("staging/params", max(len(s.pieces) for s in spans) * UNIFORM_ALIGN, uniform=True)
         made.append(arena)
         progress(0, total)
         for i, span in enumerate(spans):
@@ -176,7 +175,7 @@ async def _convert(device: Device, checkpoint: Checkpoint, span: Span, staging: 
         pipeline = await device.compile(path, given, ())
         dispatches.append(Bound(pipeline, tuple(where[b.name] for b in shader.bindings), kernel.grid(namespace(params), const_values(shader, given)),
                                 f"load/{part.source}/{piece.first}"))
-        packed += raw + bytes(-len(raw) % PARAMS_ALIGN)
+        packed += raw + bytes(-len(raw) % UNIFORM_ALIGN)
     device.write(arena, 0, bytes(packed))
     device.run(device.program([device.record(dispatches, f"load/{span.offset}")]))
 

@@ -17,7 +17,6 @@ from typing import Sequence
 
 from ..errors import ModelNotSupported
 from ..graph.ir import Format
-from ..kernels.dequantise import dequantise  # noqa: F401  (it lives below: the kernels' references read weights with it)
 
 # type -> (weights a block, bytes a block)
 TYPES = {
