@@ -16,14 +16,14 @@ from tests.tiny import Tiny
 
 @pytest.fixture
 def load(tmp_path):
-    """A function (Tiny, **EngineOptions) -> Engine on a fresh numpy device."""
+    """A function (Tiny, device, is_tested, **EngineOptions) -> Engine; on a fresh numpy device where none is given."""
     engines = []
 
-    def make(tiny: Tiny | None = None, device=None, **options):
+    def make(tiny: Tiny | None = None, device=None, is_tested=False, **options):
         tiny = tiny or Tiny()
         path = tmp_path / f"{tiny.arch}-{tiny.type}-{len(engines)}.gguf"
         tiny.write(path)
-        engine = asyncio.run(load_engine(device or NumpyDevice(), FileSource(path), EngineOptions(**options)))
+        engine = asyncio.run(load_engine(device or NumpyDevice(), FileSource(path), EngineOptions(**options), is_tested=is_tested))
         engine.tiny = tiny
         engines.append(engine)
         return engine
