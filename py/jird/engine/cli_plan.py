@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
+from pathlib import Path
 
-from ..errors import JirdError
+from ..errors import BadCheckpoint, BadRequest, JirdError
+from ..plan.fuse import PASSES, SINGLE_KEYS
 from ..plan.plan import Plan
 from ..runtime.device import DeviceInfo, Limits
 from ..weights.source import FileSource
 from .load import read_checkpoint
-from .model import model_of, plans_of
+from .model import Model, model_of, plans_of
 from .options import EngineOptions
 
 SUBGROUP_SIZES = (32, 32)
+FEATURES = ("f16", "subgroups")
 
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="build.py plan", description=__doc__.splitlines()[0])
-    p.add_argument("model", help="path of a GGUF or safetensors file")
+    p.add_argument("model", help="path of a GGUF file, or of a folder with model.safetensors and config.json")
     p.add_argument("--features", default="", help="comma-separated: f16, subgroups")
     p.add_argument("--max-storage-buffers", type=int, default=8)
     p.add_argument("--context", type=int, default=2048)
@@ -35,17 +39,44 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+async def model_at(path: Path) -> Model:
+    """The model of a GGUF file, of a folder in HF's form, or of the safetensors file in one.
+
+    Raises: BadCheckpoint, ModelNotSupported, FetchFailed
+    """
+    file = path / "model.safetensors" if path.is_dir() else path
+    source = FileSource(file)
+    try:
+        config = file.with_name("config.json")
+        is_hf = file.suffix == ".safetensors" and config.exists()
+        return model_of(await read_checkpoint(source), json.loads(config.read_bytes()) if is_hf else None)
+    except ValueError as e:
+        raise BadCheckpoint(f"{file.with_name('config.json')} is not JSON: {e}") from e
+    finally:
+        source.close()
+
+
 async def plan_for(args: argparse.Namespace) -> Plan:
-    features = frozenset(f for f in args.features.split(",") if f)
+    """Raises: BadRequest naming an option that cannot be; as model_at and plans_of."""
+    features = _listed("features", args.features, FEATURES)
     info = DeviceInfo("printed", Limits(storage_buffers=args.max_storage_buffers), features,
                       SUBGROUP_SIZES if "subgroups" in features else (0, 0), trust="software" if args.software else "trusted")
-    passes = None if args.passes is None else frozenset(p for p in args.passes.split(",") if p)
+    passes = None if args.passes is None else _listed("passes", args.passes, tuple(PASSES))
     options = EngineOptions(context=args.context, slots=args.lanes, passes=passes, chunk_rows=(args.prefill,) if args.prefill else ())
-    model = model_of(await read_checkpoint(FileSource(args.model)))
-    plans = plans_of(model, info, options).plans
+    plans = plans_of(await model_at(Path(args.model)), info, options).plans
     if args.prefill:
         return next(p for n, p in plans.items() if n.startswith("prefill-"))
-    return plans[f"decode-{args.lanes}-{'sampled' if args.sampled else 'greedy'}-{'long' if args.long else 'short'}"]
+    name = f"decode-{args.lanes}-{'sampled' if args.sampled else 'greedy'}-{'long' if args.long else 'short'}"
+    if name not in plans:
+        raise BadRequest(f"no list for long rows: the context holds no more than {SINGLE_KEYS} keys")
+    return plans[name]
+
+
+def _listed(name: str, text: str, known: tuple[str, ...]) -> frozenset[str]:
+    words = frozenset(w for w in text.split(",") if w)
+    if words - set(known):
+        raise BadRequest(f"{name} {sorted(words - set(known))} are not known; there are {', '.join(known)}")
+    return words
 
 
 def main(argv: list[str] | None = None) -> int:
