@@ -42,6 +42,6 @@ fn target_row(r: u32) -> u32 {
     if (params.head_dim == 0u) {
         return params.dst_row + row;
     }
-    let i = row % params.head_dim;
+    let i = row % max(params.head_dim, 1u);   // never 0 here, but baked params show the compiler a 0
     return params.dst_row + row - i + (i % 2u) * (params.head_dim / 2u) + i / 2u;
 }
