@@ -64,6 +64,18 @@ def test_forced_ids_agree_in_firefox(dist_dir, firefox_path, tmp_path, index):
     assert disagreements(case, result["top1"]) == []
 
 
+def test_the_chat_command_streams_the_answer_and_ends_with_one_json_line(dist_dir, chromium_path, tiny_chat):
+    sampling = ["--temperature", "0.8", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.01", "--repetition-penalty", "1.1", "--seed", "3"]
+    flags = ["--model", str(tiny_chat / "tiny-chat.gguf"), "--system", "Be brief.", "--max-new", "6", "--no-build", "--json", *sampling]
+    done = subprocess.run([sys.executable, str(ROOT / "build.py"), "chat", "Hello", *flags], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    streamed, _, line = done.stdout.rstrip("\n").rpartition("\n")
+    result = json.loads(line)
+    assert streamed == result["text"] and len(result["ids"]) == 6
+    assert result["finish_reason"] == "length" and result["adapter"] and result["bytes_loaded"] > 0
+    assert result["ttft_ms"] > 0 and result["decode_tok_s"] > 0 and result["prefill_tok_s"] > 0
+
+
 def command(folder: Path, case: dict, *flags: str) -> dict:
     """The last line of `build.py chat --json` with the case's messages and forced ids."""
     (folder / "messages.json").write_text(json.dumps(case["messages"]))
