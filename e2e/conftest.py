@@ -9,7 +9,6 @@ from typing import Callable
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from tests.tiny import Tiny
 from tools.browsers import CHROMIUM_FLAGS
 from tools.server import Server, Site
 
@@ -20,12 +19,6 @@ WEB_PAGE = "<!doctype html><title>Not found</title><p>There is nothing here.</p>
 def pytest_collection_modifyitems(items) -> None:
     """Tests with Playwright's browser come last: it keeps an event loop running in this thread, and others use asyncio.run."""
     items.sort(key=lambda item: "chromium" in getattr(item, "fixturenames", ()))
-
-
-class WideTiny(Tiny):
-    """Caches of 2 GiB a layer at a context of 2^20: more than any buffer of the software adapters."""
-
-    width, heads, kv_heads, head_dim = 512, 8, 8, 64
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +36,6 @@ def site(dist_dir, tiny_chat, tmp_path_factory) -> Server:
     """dist/ with the small models and the files that are no models, under local/."""
     folder = tmp_path_factory.mktemp("e2e")
     (folder / "page.gguf").write_text(WEB_PAGE)
-    WideTiny(context=1 << 20).write(folder / "wide.gguf")
     with Server(Site(dist_dir, {"tiny": tiny_chat, "odd": folder})) as server:
         yield server
 

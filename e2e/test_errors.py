@@ -84,12 +84,6 @@ def test_a_missing_file_is_named_with_its_status(page):
     assert error["code"] == "fetch_failed" and "404" in error["message"] and error["hint"]
 
 
-def test_more_memory_than_the_gpu_has_is_a_typed_error_and_the_next_load_works(page):
-    error = load(page, "local/odd/wide.gguf", context=1 << 20)["error"]
-    assert error["code"] == "out_of_memory" and "bytes" in error["message"] and error["hint"]
-    assert load(page, TINY)["value"]["loaded"] is True
-
-
 @pytest.mark.parametrize(
     "args, code, words",
     [
@@ -130,11 +124,9 @@ def test_the_page_shows_an_error_with_its_hint_and_tries_again(open_page, tmp_pa
         opened.page.context.close()
 
 
-def without_gpu(page) -> None:
-    """A browser without WebGPU: it is hidden in the page and, by the first line of its script, in the worker."""
-    hide = "Object.defineProperty(navigator, 'gpu', { value: undefined });\n"
-    page.add_init_script(hide)
-    page.context.route("**/worker.js", lambda route: fulfil(route, hide))
+def with_first_line(page, line: str) -> None:
+    """Puts a line before the worker's script."""
+    page.context.route("**/worker.js", lambda route: fulfil(route, line))
 
 
 def fulfil(route, first_line: str) -> None:
@@ -142,8 +134,35 @@ def fulfil(route, first_line: str) -> None:
     route.fulfill(response=answer, body=first_line + answer.text())
 
 
+HIDE_GPU = "Object.defineProperty(navigator, 'gpu', { value: undefined });\n"
+# The first buffer over 1 MB is asked for with a size that no GPU has.
+GREEDY = """{
+    const make = GPUDevice.prototype.createBuffer;
+    let isFirst = true;
+    GPUDevice.prototype.createBuffer = function (d) {
+        const isGreedy = isFirst && d.size > 1e6;
+        isFirst &&= !isGreedy;
+        return make.call(this, isGreedy ? { ...d, size: 2 ** 45 } : d);
+    };
+}
+"""
+
+
+def test_a_buffer_that_cannot_be_made_is_out_of_memory_and_the_next_load_works(open_page):
+    opened = open_page(f"?model={TINY}", lambda page: with_first_line(page, GREEDY))
+    opened.say("hello")
+    opened.wait(lambda: opened.page.locator("#fault").is_visible(), "the error", 240)
+    assert opened.page.locator("#fault").get_attribute("data-code") == "out_of_memory"
+    assert "bytes" in opened.text("#fault-message") and opened.text("#fault-hint")
+    assert opened.page.locator(".turn").count() == 0 and opened.page.input_value("#text") == "hello"
+    opened.page.click("#retry")
+    opened.ready()
+    assert len(opened.call("chat", {"raw": "hello", "options": {"max_new": 2}})["value"]["ids"]) == 2
+    opened.page.context.close()
+
+
 def test_a_browser_without_webgpu_is_told_so(open_page):
-    opened = open_page(f"?model={TINY}", without_gpu)
+    opened = open_page(f"?model={TINY}", lambda page: with_first_line(page, HIDE_GPU))
     opened.wait(lambda: opened.page.locator("#fault").is_visible(), "the error", 240)
     assert opened.page.locator("#fault").get_attribute("data-code") == "no_webgpu"
     assert "WebGPU" in opened.text("#fault-message") and "https" in opened.text("#fault-hint")
