@@ -111,23 +111,14 @@ def q4_1(ints, exponent: int):
     return np.hstack([pair, blocks[:, :16] | blocks[:, 16:] << 4]).reshape(len(ints), -1)
 
 
-class File:
-    """A file as jird's reader wants it."""
-
-    def __init__(self, path: Path):
-        self.path, self.size = path, path.stat().st_size
-
-    async def read(self, offset: int, nbytes: int) -> bytes:
-        with open(self.path, "rb") as file:
-            file.seek(offset)
-            return file.read(nbytes)
-
-
 def _tokenizer_keys(source: Path) -> dict:
     """tokenizer.* key -> value."""
     from jird.weights.gguf import read_gguf
+    from jird.weights.source import FileSource
 
-    meta = asyncio.run(read_gguf(File(source))).meta
+    file = FileSource(source)
+    meta = asyncio.run(read_gguf(file)).meta
+    file.close()
     return {name: value for name, value in meta.items() if name.startswith("tokenizer.")}
 
 

@@ -1,26 +1,24 @@
 // kernels.html: starts the worker in kernel-test mode, shows a row a case, and reports to the runner with ?auto=1;
 // ?limits=default, ?only=PREFIX, ?cases=first; ?tune=URL times what the file at URL lists.
 
+import { Reporter } from "./report.js";
+
 const query = new URLSearchParams(location.search);
 const isAuto = query.get("auto") === "1";
 const state = document.getElementById("state");
 const rows = document.getElementById("rows");
 const start = document.getElementById("start");
-const lines = [];
-let sending = Promise.resolve();
+const reporter = new Reporter();
 
-/** One POST at a time, in order; what has piled up goes together. */
 function report(message) {
     if (!isAuto) {
         return;
     }
-    lines.push(JSON.stringify(message));
-    sending = sending.then(async () => {
-        const body = lines.splice(0).join("\n");
-        if (body) {
-            await fetch("/report", { method: "POST", body });
-        }
-    });
+    if (message.done) {
+        reporter.end(message);
+    } else {
+        reporter.add(message);
+    }
 }
 
 function row(cells, name) {

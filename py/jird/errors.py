@@ -6,6 +6,12 @@ One class a kind of failure; `code` is stable (the page and tests go by it), `hi
 from __future__ import annotations
 
 
+def shown(value: object, most: int = 80) -> str:
+    """A value as an error's words show it: its repr, cut to `most` characters."""
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 class JirdError(Exception):
     """A failure that has a name. `str(e)` says what was asked and what was found; `e.hint` what to do."""
 

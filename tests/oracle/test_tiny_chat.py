@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from jird.weights.gguf import read_gguf
+from jird.weights.source import FileSource
 
 from tools import checkpoint as maker
 
@@ -16,7 +17,7 @@ tokenizers = pytest.importorskip("tokenizers")
 
 def test_gguf_and_safetensors_hold_equal_weights(tiny_chat):
     path = tiny_chat / "tiny-chat.gguf"
-    tensors, data = asyncio.run(read_gguf(maker.File(path))).tensors, path.read_bytes()
+    tensors, data = asyncio.run(read_gguf(FileSource(path))).tensors, path.read_bytes()
     hf = safetensors_numpy.load_file(tiny_chat / "hf/model.safetensors")
     assert {maker.gguf_name(name) for name in hf} == set(tensors)
     for name, want in hf.items():

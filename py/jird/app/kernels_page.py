@@ -13,10 +13,10 @@ import math
 import js
 from pyodide.ffi import create_proxy
 
-from ..errors import JirdError
-from ..runtime.device_web import WebDevice, js_obj, open_device
 from ..kernels.core import Case
+from ..runtime.device_web import WebDevice, js_obj, open_device
 from ..runtime.selftest import Result, all_kernels, baked, lacks, run_case, runs, time_case
+from .messages import error_of
 
 TOGETHER = 8  # cases in flight: compiling and reading back overlap
 
@@ -32,11 +32,11 @@ async def _on_message(event) -> None:
             await _tune(str(event.data.limits), json.loads(str(event.data.tune)))
         else:
             await _run(str(event.data.limits), str(event.data.only), str(event.data.cases) == "first")
-    except JirdError as error:
-        _post({"ev": "error", "done": True, "code": error.code, "message": str(error), "hint": error.hint})
-    except Exception as error:
-        _post({"ev": "error", "done": True, "code": "error", "message": f"{type(error).__name__}: {error}", "hint": ""})
-        raise
+    except Exception as error:  # the page must always end
+        event = error_of(0, error).plain()
+        _post({**event, "done": True})
+        if event["code"] == "internal":
+            raise
 
 
 async def _run(limits: str, only: str, is_first_only: bool) -> None:

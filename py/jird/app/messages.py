@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Mapping
 
-from ..errors import BadRequest, JirdError
+from ..errors import BadRequest, JirdError, shown
 
 CONTEXT = 2048
 STORES = ("", "cache", "none")
@@ -59,7 +59,7 @@ class Load:
         _whole("window", self.window, 1, 16)
         _whole("bytes", self.bytes, 0, 1 << 53)
         if not isinstance(self.files, Mapping):
-            raise BadRequest(f"files must map file names to sizes, got {_short(self.files)}")
+            raise BadRequest(f"files must map file names to sizes, got {shown(self.files)}")
         object.__setattr__(self, "parts", _texts("parts", self.parts))
 
 
@@ -80,9 +80,9 @@ class Generate:
         if self.raw is not None:
             _text("raw", self.raw)
         if not isinstance(self.options, Mapping):
-            raise BadRequest(f"options must be an object, got {_short(self.options)}")
+            raise BadRequest(f"options must be an object, got {shown(self.options)}")
         if not isinstance(self.messages, (list, tuple)):
-            raise BadRequest(f"messages must be a list, got {_short(self.messages)}")
+            raise BadRequest(f"messages must be a list, got {shown(self.messages)}")
         for name in ("ids", "force_ids"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _ids(name, getattr(self, name)))
@@ -130,7 +130,7 @@ class Bench:
         _whole("in_flight", self.in_flight, 0, 16)
         _whole("window", self.window, 0, 16)
         if not isinstance(self.seconds, (int, float)) or not 0 < self.seconds <= 600:
-            raise BadRequest(f"seconds must be in (0, 600], got {_short(self.seconds)}")
+            raise BadRequest(f"seconds must be in (0, 600], got {shown(self.seconds)}")
 
 
 OPS = {"init": Init, "load": Load, "chat": Generate, "generate": Generate, "abort": Abort, "info": Info, "unload": Unload, "bench": Bench}
@@ -151,13 +151,13 @@ def parse(message: Any) -> Request:
     Raises: BadRequest naming the unknown op, the unknown or the bad argument.
     """
     if not isinstance(message, Mapping) or type(message.get("id")) is not int:
-        raise BadRequest(f"a request is an object with a whole number id, got {_short(message)}")
+        raise BadRequest(f"a request is an object with a whole number id, got {shown(message)}")
     op, args = message.get("op"), message.get("args") or {}
     kind = OPS.get(op) if isinstance(op, str) else None
     if kind is None:
-        raise BadRequest(f"unknown op {_short(op)}; known: {', '.join(OPS)}")
+        raise BadRequest(f"unknown op {shown(op)}; known: {', '.join(OPS)}")
     if not isinstance(args, Mapping):
-        raise BadRequest(f"args of {op} must be an object, got {_short(args)}")
+        raise BadRequest(f"args of {op} must be an object, got {shown(args)}")
     known = [f.name for f in dataclasses.fields(kind)]
     unknown = [str(name) for name in args if name not in known]
     if unknown:
@@ -177,15 +177,6 @@ class Progress:
 
     def plain(self) -> dict:
         return {"id": self.id, "ev": "progress", "stage": self.stage, "done": self.done, "total": self.total, "unit": self.unit}
-
-
-@dataclass(frozen=True)
-class Token:
-    """Text that became visible with `count` tokens (text may be empty)."""
-
-    id: int
-    text: str
-    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -223,31 +214,26 @@ def error_of(request_id: int, error: BaseException) -> Error:
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise BadRequest(f"{name} must be one of {', '.join(repr(a) for a in allowed)}, got {_short(value)}")
+        raise BadRequest(f"{name} must be one of {', '.join(repr(a) for a in allowed)}, got {shown(value)}")
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
-        raise BadRequest(f"{name} must be a whole number from {low} to {high}, got {_short(value)}")
+        raise BadRequest(f"{name} must be a whole number from {low} to {high}, got {shown(value)}")
 
 
 def _text(name: str, value: Any) -> None:
     if not isinstance(value, str):
-        raise BadRequest(f"{name} must be text, got {_short(value)}")
+        raise BadRequest(f"{name} must be text, got {shown(value)}")
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
-        raise BadRequest(f"{name} must be a list of texts, got {_short(value)}")
+        raise BadRequest(f"{name} must be a list of texts, got {shown(value)}")
     return tuple(value)
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
     if not isinstance(value, (list, tuple)) or not all(type(v) is int and v >= 0 for v in value):
-        raise BadRequest(f"{name} must be a list of token ids, got {_short(value)}")
+        raise BadRequest(f"{name} must be a list of token ids, got {shown(value)}")
     return tuple(value)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -14,13 +14,12 @@ from time import perf_counter
 from typing import Any, Mapping, Protocol
 
 from ..engine.generate import GenerateOptions, Result, force_ids, generate_text
-from ..engine.load import Sidecar, load_engine
+from ..engine.load import SIDECAR_FILES, Sidecar, load_engine, sidecar_of
 from ..engine.options import Cancel, EngineOptions, LoadProgress
 from ..engine.sample import SamplingOptions
-from ..errors import BadCheckpoint, BadRequest, Busy, DeviceLost, FetchFailed, JirdError, ModelNotSupported, OutOfMemory
+from ..errors import BadRequest, Busy, DeviceLost, FetchFailed, JirdError, ModelNotSupported, OutOfMemory
 from ..runtime.device import Device
 from ..text.chat import encode_chat, encode_prompt
-from ..text.tokenizer import spec_from_files
 from ..weights.checkpoint import Source
 from . import bench, messages
 from .messages import Abort, Bench, Generate, Init, Load, Progress, Request
@@ -331,21 +330,13 @@ class BrowserHost:
 
     async def _sidecar(self, load: Load) -> Sidecar:
         """config.json and the tokenizer's files of a checkpoint folder."""
-        missing = [name for name in ("config.json", "tokenizer.json") if name not in load.files]
-        if missing:
-            raise BadCheckpoint(f"the checkpoint folder lacks {' and '.join(missing)}")
-        names = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
-        config, tokenizer, tokenizer_config, generation = [json.loads(await self._text(load, name) or "null") for name in names]
-        template = await self._text(load, "chat_template.jinja")
-        return Sidecar(config, spec_from_files(tokenizer, tokenizer_config, generation, template, config))
+        return sidecar_of({name: await self._bytes(load.url + name) for name in SIDECAR_FILES if name in load.files})
 
-    async def _text(self, load: Load, name: str) -> str | None:
-        if name not in load.files:
-            return None
-        response = await self._js.fetch(load.url + name)
+    async def _bytes(self, url: str) -> bytes:
+        response = await self._js.fetch(url)
         if not response.ok:
-            raise FetchFailed(f"{name} of the checkpoint folder answered {response.status}")
-        return await response.text()
+            raise FetchFailed(f"{url} answered {response.status}")
+        return (await response.arrayBuffer()).to_bytes()
 
 
 async def main() -> None:

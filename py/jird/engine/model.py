@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Mapping
 
-
 from ..errors import BadCheckpoint, ModelNotSupported
 from ..graph.ir import Format
 from ..models import load_family

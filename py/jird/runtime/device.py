@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Protocol, Sequence
 
-
 UNIFORM_ALIGN = 256  # WebGPU's default minUniformBufferOffsetAlignment: bytes from one dispatch's Params to the next
 
 

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 
-from jird.errors import BadRequest, ModelNotSupported
-from jird.text.tokenizer import Tokenizer, TokenizerSpec, without_surrogates
+from ..errors import BadRequest, ModelNotSupported, shown
+from .tokenizer import Tokenizer, TokenizerSpec, without_surrogates
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CHATML = (
@@ -76,22 +76,22 @@ def checked(messages: list[dict]) -> list[dict]:
     Raises: BadRequest naming the message and what is wrong with it.
     """
     if not isinstance(messages, (list, tuple)) or not messages:
-        raise BadRequest(f"messages must be a list with at least one message, got {_short(messages)}")
+        raise BadRequest(f"messages must be a list with at least one message, got {shown(messages)}")
     return [_checked(message, f"message {index}") for index, message in enumerate(messages)]
 
 
 def _checked(message: dict, name: str) -> dict:
     if not isinstance(message, dict):
-        raise BadRequest(f"{name} must be an object with role and content, got {_short(message)}")
+        raise BadRequest(f"{name} must be an object with role and content, got {shown(message)}")
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
-        raise BadRequest(f"{name} has role {_short(role)}; allowed: {', '.join(ROLES)}")
+        raise BadRequest(f"{name} has role {shown(role)}; allowed: {', '.join(ROLES)}")
     if isinstance(content, (list, tuple)):
         for part in content:
             if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-                raise BadRequest(f"{name}: each content part must be an object with a type, got {_short(part)}")
+                raise BadRequest(f"{name}: each content part must be an object with a type, got {shown(part)}")
             if part["type"] == "text" and not isinstance(part.get("text"), str):
-                raise BadRequest(f"{name}: a text part must have text, got {_short(part)}")
+                raise BadRequest(f"{name}: a text part must have text, got {shown(part)}")
         if all(part["type"] == "text" for part in content):
             content = "".join(part["text"] for part in content)
         else:
@@ -99,7 +99,7 @@ def _checked(message: dict, name: str) -> dict:
     elif content is None and role == "assistant" and message.get("tool_calls"):
         content = ""
     elif not isinstance(content, str):
-        raise BadRequest(f"{name} must have text or a list of parts as content, got {_short(content)}")
+        raise BadRequest(f"{name} must have text or a list of parts as content, got {shown(content)}")
     return _without_surrogates({**message, "content": content})
 
 
@@ -108,7 +108,7 @@ def _render(spec: TokenizerSpec, messages: list[dict], add_generation_prompt: bo
     context = {**special, "messages": messages, "add_generation_prompt": add_generation_prompt, **variables}
     template = _template(spec, bool(variables.get("tools")))
     if sys.platform == "emscripten":
-        from jird.text import hf_js
+        from . import hf_js
 
         return hf_js.render(template, context, clock)
     return _render_jinja2(template, context, clock)
@@ -218,8 +218,3 @@ def _without_surrogates(value):
 def _with_prefix(spec: TokenizerSpec, ids: list[int]) -> list[int]:
     prefix = list(spec.prefix_ids)
     return ids if ids[: len(prefix)] == prefix else prefix + ids
-
-
-def _short(value) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

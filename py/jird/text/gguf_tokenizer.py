@@ -5,13 +5,12 @@ Source: specs/gguf_tokenizers.md (metadata keys, `pre` names and their patterns,
 
 from __future__ import annotations
 
-from jird.errors import BadCheckpoint, ModelNotSupported
-from jird.text.tokenizer import TokenizerSpec, stop_ids_of, vocabulary_of
+from ..errors import BadCheckpoint, ModelNotSupported
+from .tokenizer import GPT2_PATTERN, TokenizerSpec, stop_ids_of, vocabulary_of
 
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # tokenizer.ggml.token_type; 1 normal, 5 unused
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _TAIL = r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+" + _TAIL
 _QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+" + _TAIL
@@ -19,8 +18,8 @@ _QWEN35 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p
 
 # family -> (patterns in order, has NFC normaliser, whole words skip the merges)
 _FAMILIES = {
-    "gpt-2": ((_GPT2,), False, False),
-    "smollm": ((r"\p{N}", _GPT2), False, False),
+    "gpt-2": ((GPT2_PATTERN,), False, False),
+    "smollm": ((r"\p{N}", GPT2_PATTERN), False, False),
     "llama-bpe": ((_LLAMA3,), False, True),
     "qwen2": ((_QWEN2,), True, False),
     "qwen35": ((_QWEN35,), True, False),

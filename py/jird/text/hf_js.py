@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from jird.errors import BadRequest, ModelNotSupported
-from jird.text.tokenizer import SpecTokenizer, TokenizerSpec, without_first_prefix, without_surrogates
-
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+from ..errors import BadRequest, ModelNotSupported
+from .tokenizer import GPT2_PATTERN, SpecTokenizer, TokenizerSpec, without_first_prefix, without_surrogates
 
 
 def for_js(tokenizer_json: dict) -> dict:
@@ -45,7 +43,7 @@ def _pre_tokenizer_for_js(step: dict) -> list[dict]:
         bare = {**step, "use_regex": False}
         if not step.get("use_regex", True):
             return [bare]
-        return [_isolated(_GPT2), bare] if not step.get("add_prefix_space") else [step]
+        return [_isolated(GPT2_PATTERN), bare] if not step.get("add_prefix_space") else [step]
     if kind == "Digits":
         return [_isolated(r"\p{N}" if step.get("individual_digits") else r"\p{N}+")]
     if kind == "Metaspace" and step.get("split", True):

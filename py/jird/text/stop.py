@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jird.errors import BadRequest
+from ..errors import BadRequest
 
 
 class StopStrings:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from jird.errors import BadCheckpoint, ModelNotSupported
-from jird.text import detokenize
+from ..errors import BadCheckpoint, ModelNotSupported
+from . import detokenize
 
 TURN_ENDS = ("<|im_end|>", "<turn|>", "<end_of_turn>", "<|eot_id|>")
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # how GPT-2 splits a text into words
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -135,7 +136,7 @@ def make_tokenizer(spec: TokenizerSpec) -> Tokenizer:
     Raises: ModelNotSupported when the engine refuses the spec, BadCheckpoint when it is not a tokenizer.
     """
     if sys.platform == "emscripten":
-        from jird.text import hf_js
+        from . import hf_js
 
         return hf_js.JsTokenizer(spec)
     return HostTokenizer(spec)

@@ -6,7 +6,7 @@ This is the one file of the room that knows JavaScript, and only inside function
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 from ..errors import Aborted, BadCheckpoint, FetchFailed, JirdError, QuotaExceeded
 
@@ -48,8 +48,8 @@ class FileSource:
 class WebSource:
     """A file behind web/weights.js. `notice` says what a person should know (no room in the browser's storage), or ""."""
 
-    def __init__(self, handle: Any, callback: Any = None):
-        self._handle, self._callback = handle, callback
+    def __init__(self, handle: Any):
+        self._handle = handle
         self.name: str = handle.name
         self.size = int(handle.size)
 
@@ -71,35 +71,22 @@ class WebSource:
     def close(self) -> None:
         """Ends what is still being downloaded; what is stored stays."""
         self._handle.close()
-        if self._callback is not None:
-            self._callback.destroy()
-            self._callback = None
 
 
-async def open_url(url: str, *, parts: Sequence[str] = (), nbytes: int = 0, sha256: str = "", store: str = "",
-                   progress: Callable[[int, int], None] | None = None) -> WebSource:
+async def open_url(url: str, *, parts: Sequence[str] = (), nbytes: int = 0, sha256: str = "", store: str = "") -> WebSource:
     """A file of this or another origin, kept in the browser's storage on the way.
 
     parts     the addresses of its parts in order; without them `url`, or `url`.00, .01, ... where `url` does not exist
     nbytes    the size it must have (0: not known); sha256: names the version, so that a stored copy is used without asking the server
     store     "" or "cache": CacheStorage; "none"
-    progress  (bytes there, total), called as the download goes on
     Raises: FetchFailed
     """
     import js
-    from pyodide.ffi import create_proxy, to_js
 
-    options = {"parts": list(parts), "nbytes": nbytes, "sha256": sha256, "store": store or "cache"}
-    kept = create_proxy(progress) if progress else None
-    if kept is not None:
-        options["onProgress"] = kept
-    options = to_js(options, dict_converter=js.Object.fromEntries, create_pyproxies=False)
-    try:
-        return WebSource(await _typed(js.jirdShell.weights.openUrl(url, options)), kept)
-    except BaseException:
-        if kept is not None:
-            kept.destroy()
-        raise
+    from ..runtime.device_web import js_obj
+
+    options = js_obj({"parts": list(parts), "nbytes": nbytes, "sha256": sha256, "store": store or "cache"})
+    return WebSource(await _typed(js.jirdShell.weights.openUrl(url, options)))
 
 
 async def open_file(file: Any) -> WebSource:
