@@ -277,6 +277,18 @@ def test_the_context_ends_an_answer_with_length(load):
     assert (len(events), events[-1].finish) == (16 - len(PROMPT) + 1, "length")
 
 
+def test_windows_that_reach_past_a_small_context_end_with_it(load):
+    assert ids_of(run(load(context=16, window=4), [request(PROMPT, 100)])[0]) == ids_of(run(load(context=16), [request(PROMPT, 100)])[0])
+
+
+def test_timings_are_those_of_the_last_run_forced_ones_too(load):
+    engine = load()
+    run(engine, [request(PROMPT * 2)])
+    asyncio.run(force_ids(engine, PROMPT[::-1], PROMPT))
+    assert engine.timings.prefill_tokens == len(PROMPT) - 1
+    assert engine.timings.prefill_ms > 0 and engine.timings.decoded == 0
+
+
 def test_bad_requests_are_named(load):
     engine = load(context=32)
     for bad, error, words in ((request([]), BadRequest, "empty"), (request([1] * 33), ContextExceeded, "33 tokens, the context holds 32"),

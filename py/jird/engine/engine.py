@@ -12,12 +12,11 @@ import numpy as np
 
 from ..errors import BadRequest, ContextExceeded, NumericError
 from ..kernels.core import BAD, DONE, MASKED, OUT_DTYPE, SAMPLING_DTYPE, STEP_DTYPE
-from ..plan.fuse import SINGLE_KEYS
 from ..runtime.device import CopyOut, Device, Slice
 from ..runtime.executor import ModelBuffers
 from ..state.kv import KVSlots
 from ..text.tokenizer import Tokenizer, TokenizerSpec
-from .model import Model, PlanSet, first_plans
+from .model import Model, PlanSet, decode_plan, first_plans
 from .options import Cancel, EngineOptions
 from .policy import SubmitPolicy, policy_for
 from .sample import SamplingOptions, record
@@ -38,7 +37,10 @@ class Request:
 
 @dataclass(frozen=True)
 class TokenEvent:
-    """One new id of a lane. finish: "" while it goes on, "stop" (id is a stop id), "length"; ms since the request began."""
+    """One new id of a lane. finish: "" while it goes on, "stop" (id is a stop id), "length", "error" (the id is none).
+
+    Units:  ms since the request began
+    """
 
     lane: int
     id: int
@@ -100,7 +102,7 @@ class Engine:
 
     async def decode_recording(self, keys: int) -> Any:
         """The recording of a greedy step of one lane that sees `keys` keys, for profiles."""
-        return await self._recording(f"decode-1-greedy-{'short' if keys <= min(SINGLE_KEYS, self.options.context) else 'long'}")
+        return await self._recording(decode_plan(1, keys))
 
     async def _program(self, name: str, window: int = 1) -> Any:
         """Recording `name` `window` times, each followed by the copy of what the host reads."""
@@ -115,7 +117,7 @@ class Engine:
 
     def info(self) -> dict[str, Any]:
         """What a person may want to know of the loaded model."""
-        plan = self.planset.plans["decode-1-greedy-short"]
+        plan = self.planset.plans[decode_plan(1, 1)]
         return {"architecture": self.model.checkpoint.architecture or self.model.family.__name__.rpartition(".")[2], "vocab": self.model.config.vocab,
                 "context": self.options.context, "slots": self.options.slots, "dispatches_per_token": len(plan.steps), "gpu_bytes": self.buffers.nbytes,
                 "weight_bytes": sum(n for s in plan.weights for n in s.format.parts(s.rows, s.columns).values()),
@@ -158,9 +160,7 @@ class Engine:
             self.check(request)
         with self._alone():
             started = perf_counter()
-            self.timings = Timings()
             await self._prefill(requests, cancel)
-            self.timings.prefill_ms = (perf_counter() - started) * 1e3
             async with aclosing(self._decode(requests, cancel, started)) as events:
                 async for event in events:
                     yield event
@@ -178,6 +178,7 @@ class Engine:
 
     async def _prefill(self, requests: Sequence[Request], cancel: Cancel) -> None:
         """Keys of all prompt tokens but the last, lane by lane, what a slot already holds left out; two chunks in flight."""
+        started, self.timings = perf_counter(), Timings()
         pending: deque = deque()
         rows_of = sorted(int(n.rpartition("-")[2]) for n in self.planset.plans if n.startswith("prefill-"))
         try:
@@ -199,6 +200,7 @@ class Engine:
                         await pending.popleft().result()
             while pending:
                 await pending.popleft().result()
+            self.timings.prefill_ms = (perf_counter() - started) * 1e3
         except BaseException:
             for slot in range(len(requests)):
                 self.kv.rewind(slot, 0)
@@ -210,7 +212,7 @@ class Engine:
         """Decode steps in flight until every lane has ended; ids past a lane's end are masked on the GPU and dropped here."""
         lanes = 1 if len(requests) == 1 else self.options.slots
         self._admit(requests, lanes)
-        tail = "greedy" if all(r.sampling.is_plain_greedy for r in requests) else "sampled"
+        is_sampled = not all(r.sampling.is_plain_greedy for r in requests)
         longest = max(len(r.prompt_ids) for r in requests)
         budget = [min(r.max_new, self.options.context - len(r.prompt_ids) + 1) for r in requests]
         made = [0] * len(requests)
@@ -223,8 +225,8 @@ class Engine:
             while alive:
                 cancel.check()
                 while len(pending) < self.policy.in_flight and submitted < max(budget[i] for i in alive):
-                    reach = "short" if longest + submitted + window - 1 <= min(SINGLE_KEYS, self.options.context) else "long"
-                    pending.append(self.device.run(await self._program(f"decode-{lanes}-{tail}-{reach}", window)))
+                    keys = min(longest + submitted + window - 1, self.options.context)
+                    pending.append(self.device.run(await self._program(decode_plan(lanes, keys, is_sampled), window)))
                     submitted += window
                 raw = await pending.popleft().result()
                 now = perf_counter()
@@ -309,8 +311,7 @@ class Engine:
                 if i < len(ids):
                     row = np.array([(fed[i], n - 1 + i, n + i, 0, 0, 0, i, NEVER)], STEP_DTYPE)
                     self.device.write(self.buffers.steps["decode-1"], 0, row)
-                    reach = "short" if n + i <= min(SINGLE_KEYS, self.options.context) else "long"
-                    pending.append(self.device.run(await self._program(f"decode-1-greedy-{reach}")))
+                    pending.append(self.device.run(await self._program(decode_plan(1, n + i))))
                     self.kv.append(0, [fed[i]])
                 if pending and (len(pending) >= self.policy.in_flight or i >= len(ids)):
                     out = np.frombuffer(await pending.popleft().result(), OUT_DTYPE)[0]

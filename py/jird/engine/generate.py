@@ -105,7 +105,7 @@ async def generate_batch(engine: Engine, prompts: Sequence[Sequence[int]], optio
         if event.finish != "error":
             ids[event.lane].append(event.id)
         finish[event.lane] = event.finish
-    return list(zip(ids, finish))
+    return list(zip(ids, finish, strict=True))
 
 
 async def force_ids(engine: Engine, prompt_ids: Sequence[int], ids: Sequence[int], cancel: Cancel | None = None) -> list[int]:

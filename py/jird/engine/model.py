@@ -116,16 +116,18 @@ def plans_of(model: Model, info: DeviceInfo, options: EngineOptions, failed: fro
     for rows in chunk_rows(info, options, context):
         add(f"prefill-{rows}", prefill, f"prefill-{rows}", replace(base, rows=rows))
     for lanes in sorted({1, options.slots}):
-        for tail in ("greedy", "sampled"):
-            graph = model.family.graph(model.config, head=True, sampled=tail == "sampled")
-            for reach, limit in (("short", min(SINGLE_KEYS, context)), ("long", context)):
-                if reach == "long" and context <= SINGLE_KEYS:
-                    continue
-                ctx = replace(base, rows=lanes, one_row_a_slot=True, kv_limit=limit, sampled=tail == "sampled")
-                add(f"decode-{lanes}-{tail}-{reach}", graph, f"decode-{lanes}", ctx)
+        for is_sampled in (False, True):
+            graph = model.family.graph(model.config, head=True, sampled=is_sampled)
+            for keys in sorted({min(SINGLE_KEYS, context), context}):
+                add(decode_plan(lanes, keys, is_sampled), graph, f"decode-{lanes}", replace(base, rows=lanes, one_row_a_slot=True, kv_limit=keys))
     return PlanSet(plans, steps, step_of)
+
+
+def decode_plan(lanes: int, keys: int, is_sampled: bool = False) -> str:
+    """Name of the decode plan of `lanes` rows, none of which sees more than `keys` keys."""
+    return f"decode-{lanes}-{'sampled' if is_sampled else 'greedy'}-{'short' if keys <= SINGLE_KEYS else 'long'}"
 
 
 def first_plans(planset: PlanSet) -> list[str]:
     """Plans that the first answer needs: every prefill plan and the short greedy decode plan."""
-    return [n for n in planset.plans if n.startswith("prefill-")] + ["decode-1-greedy-short"]
+    return [n for n in planset.plans if n.startswith("prefill-")] + [decode_plan(1, 1)]

@@ -11,11 +11,10 @@ from ..runtime.device import DeviceInfo, Limits
 
 @dataclass(frozen=True)
 class Context:
-    """rows: T of this plan (most rows a step can have); slots: B; context: S, keys a slot can hold; vocab: ids of the head.
+    """rows: T of this plan (most rows a step can have); slots: B; context: S, keys a slot can hold.
 
     one_row_a_slot   decode: no two rows of a step share a slot, so a row's own new key need not pass through the cache
     kv_limit         most keys a row may see in this plan (a second list serves longer rows); 0 = context
-    sampled          the tail samples (penalty, top-k/p, seed) instead of taking the first maximum
     passes           names of the fusion passes that run; None = all that are on by default
     bakes_params     sizes are written into the shader text instead of a uniform buffer: a pipeline a shape, about 1 us a dispatch less on a GPU
     failed           (kernel path, variant name) that must not be chosen
@@ -26,7 +25,6 @@ class Context:
     context: int = 2048
     one_row_a_slot: bool = False
     kv_limit: int = 0
-    sampled: bool = False
     limits: Limits = field(default_factory=Limits)
     features: frozenset[str] = frozenset()
     subgroup_sizes: tuple[int, int] = (0, 0)
