@@ -6,13 +6,13 @@ import asyncio
 
 import numpy as np
 import pytest
-
 from jird.engine.engine import Request
 from jird.engine.generate import GenerateOptions, force_ids, generate_batch, generate_text
 from jird.engine.options import Cancel
 from jird.engine.sample import SamplingOptions
 from jird.errors import Aborted, BadRequest, ContextExceeded, NumericError
 from jird.runtime.device_numpy import NumpyDevice
+
 from tests.engine.conftest import greedy_oracle, run
 from tests.tiny import Tiny
 

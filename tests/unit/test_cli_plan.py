@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from jird.engine.cli_plan import main
+
 from tests.tiny import Tiny
 
 FOLDER = Path(__file__).parent.parent / "golden/llama/gqa"
@@ -30,7 +30,8 @@ def test_every_dispatch_has_a_line_and_the_last_line_counts_them(tiny, capsys):
 
 
 @pytest.mark.parametrize("arguments, kernel", [
-    (["--features", "f16,subgroups"], "int4/matvec_norm[subgroup]"), (["--features", ""], "int4/matvec_norm[tree]"), (["--software"], "int4/matvec_norm[column]"),
+    (["--features", "f16,subgroups"], "int4/matvec_norm[subgroup]"), (["--features", ""], "int4/matvec_norm[tree]"),
+    (["--software"], "int4/matvec_norm[column]"),
     (["--sampled"], "sample/penalize"), (["--long"], "attention/partial"), (["--prefill", "32"], "int4/matmul[tile]"), (["--lanes", "4"], "ROWS=4"),
     (["--passes", ""], "elementwise/swiglu"), (["--max-storage-buffers", "6"], "kv/append")])
 def test_options_show_in_the_plan(tiny, capsys, arguments, kernel):

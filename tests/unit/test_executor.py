@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from jird.errors import OutOfMemory
 from jird.graph.ir import Format
 from jird.models import llama
@@ -43,7 +42,8 @@ class FullDevice(NumpyDevice):
         return await super().create_buffer(label, nbytes, uniform=uniform)
 
 
-@pytest.mark.parametrize("pools, sizes", [([], []), ([(64, 16)], [64, 16]), ([(64, 16), (32, 32, 32)], [64, 32, 32]), ([(8,), ()], [8]), ([(), (8, 4)], [8, 4])])
+@pytest.mark.parametrize("pools, sizes", [([], []), ([(64, 16)], [64, 16]),
+                                          ([(64, 16), (32, 32, 32)], [64, 32, 32]), ([(8,), ()], [8]), ([(), (8, 4)], [8, 4])])
 def test_the_pool_holds_every_plan(pools, sizes):
     assert pool_sizes({str(i): replace(EMPTY, pool=p) for i, p in enumerate(pools)}) == sizes
 

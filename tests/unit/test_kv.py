@@ -1,7 +1,6 @@
 """KV slots: which tokens' keys each slot holds."""
 
 import pytest
-
 from jird.errors import ContextExceeded
 from jird.state.kv import KVSlots
 

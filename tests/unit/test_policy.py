@@ -1,7 +1,6 @@
 """How much is submitted at once and kept in flight."""
 
 import pytest
-
 from jird.engine.model import chunk_rows
 from jird.engine.options import EngineOptions
 from jird.engine.policy import FLIGHT_MS, MAX_IN_FLIGHT, SubmitPolicy, policy_for
