@@ -96,7 +96,7 @@ def test_lanes_equal_their_solo_runs(load):
     options = [GenerateOptions(max_new=n, ignore_stop_ids=True, sampling=s) for n, s in
                ((9, SamplingOptions()), (4, SamplingOptions(temperature=0.8, seed=5)), (12, SamplingOptions(temperature=1.3, top_k=20, seed=9)), (7, SamplingOptions(repetition_penalty=1.3)))]
     together = asyncio.run(generate_batch(load(slots=4), prompts, options))
-    for prompt, option, (ids, finish) in zip(prompts, options, together):
+    for prompt, option, (ids, finish) in zip(prompts, options, together, strict=True):
         solo = asyncio.run(generate_batch(load(), [prompt], [option]))[0]
         assert (ids, finish) == solo
         assert len(ids) == option.max_new
