@@ -115,10 +115,20 @@ function tell(name, leg) {
   if (query.has("auto")) reporter.add({ ev: "leg", name, ...leg });
   const { tokens, ms, tok_s, leg: _, ...more } = leg;
   const row = document.createElement("tr");
-  for (const value of [name, tokens ?? "", round(ms), round(tok_s), JSON.stringify(more, (_key, v) => (typeof v === "number" ? Number(v.toPrecision(4)) : v))]) {
+  for (const value of [name, tokens ?? "", round(ms), round(tok_s), words(more)]) {
     row.insertCell().append(String(value));
   }
   $("rows").append(row);
+}
+
+/** Figures for a person: name value, name value. @param {object} figures */
+function words(figures) {
+  const one = (value) => {
+    if (typeof value === "number") return String(Number(value.toPrecision(4)));
+    if (Array.isArray(value)) return value.map(one).join(" ");
+    return value && typeof value === "object" ? `(${words(value)})` : String(value);
+  };
+  return Object.entries(figures).map(([key, value]) => `${key} ${one(value)}`).join(", ");
 }
 
 const round = (value) => (typeof value === "number" ? value.toFixed(1) : "");
