@@ -5,6 +5,8 @@ One class a kind of failure; `code` is stable (the page and tests go by it), `hi
 
 from __future__ import annotations
 
+MESSAGE_CHARS = 2000  # names and values in a message come from files and pages, which may hold megabytes of anything
+
 
 def shown(value: object, most: int = 80) -> str:
     """A value as an error's words show it: its repr, cut to `most` characters."""
@@ -19,8 +21,19 @@ class JirdError(Exception):
     default_hint = ""
 
     def __init__(self, message: str, hint: str = ""):
-        super().__init__(message)
+        super().__init__(_printable(message))
         self.hint = hint or self.default_hint
+
+
+def _printable(message: str) -> str:
+    """The message as a terminal and a page can show it: control characters and lone surrogates escaped, the middle of a very long one left out."""
+    escaped = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in _cut(message))
+    return _cut(escaped)
+
+
+def _cut(text: str) -> str:
+    half = MESSAGE_CHARS // 2
+    return text if len(text) <= MESSAGE_CHARS else f"{text[:half]} ... {text[-half + 5:]}"
 
 
 class NoWebGPU(JirdError):

@@ -6,8 +6,12 @@ import struct
 import gguf
 import numpy as np
 import pytest
-from jird.errors import BadCheckpoint, ModelNotSupported
+from jird.engine.model import model_of
+from jird.errors import MESSAGE_CHARS, BadCheckpoint, JirdError, ModelNotSupported
+from jird.text.gguf_tokenizer import spec_from_gguf
 from jird.weights.gguf import read_gguf
+
+from tests.tiny import Tiny
 
 STRING, ARRAY = 8, 9
 
@@ -55,7 +59,7 @@ def refused(data, words, error=BadCheckpoint, size=None):
     source = Bytes(data, size)
     with pytest.raises(error, match=words):
         asyncio.run(read_gguf(source))
-    assert source.largest <= 1 << 20
+    assert source.largest <= max(1 << 20, len(data))
 
 
 def test_every_value_type_and_nested_arrays_are_read():
@@ -185,3 +189,54 @@ def test_the_bundled_model_reads(model_path):
         checkpoint = read(f.read())
     assert len(checkpoint.tensors) == 272 and len(checkpoint.meta["tokenizer.ggml.tokens"]) == 49152
     assert checkpoint.tensors["blk.3.attn_q.weight"].type == "Q4_1" and checkpoint.tensors["token_embd.weight"].shape == (49152, 576)
+
+
+def mutated(good, head, rng):
+    """A copy with up to three damages before byte `head`: a byte, a u32 or u64 of odd value, bytes lost or put in; now and then cut short."""
+    words = [0, 1, 7, 8, 9, 13, 255, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 63, (1 << 64) - 1]
+    data = bytearray(good)
+    for _ in range(rng.integers(1, 4)):
+        at, word = int(rng.integers(4, head)), words[rng.integers(len(words))]
+        kind = rng.integers(5)
+        if kind == 0:
+            data[at] = rng.integers(256)
+        elif kind < 3:
+            data[at: at + 4 * kind] = word.to_bytes(8, "little")[:4 * kind]
+        elif kind == 3:
+            del data[at: at + int(rng.integers(1, 9))]
+        else:
+            data[at:at] = rng.bytes(int(rng.integers(1, 9)))
+    return bytes(data[: int(rng.integers(len(data)))] if rng.integers(20) == 0 else data)
+
+
+def test_a_damaged_header_is_refused_in_words_or_read_and_never_anything_else(tmp_path):
+    good = Tiny().write(tmp_path / "m.gguf").read_bytes()
+    head = good.index(b"blk.1.ffn_down.weight") + 60
+    seen = set()
+
+    async def attack():
+        for i in range(600):
+            try:
+                checkpoint = await read_gguf(Bytes(mutated(good, head, np.random.default_rng([7, i]))))
+                model_of(checkpoint)
+                spec_from_gguf(dict(checkpoint.meta))
+                seen.add("read")
+            except JirdError as error:
+                assert len(str(error)) <= MESSAGE_CHARS and all(c.isprintable() or c == "\n" for c in str(error))
+                seen.add(error.code)
+
+    asyncio.run(attack())
+    assert seen == {"read", "bad_checkpoint", "model_not_supported"}
+
+
+def test_many_arrays_of_strings_are_read_in_time_linear_in_the_header(monkeypatch):
+    data = file([key("k", ARRAY, array(ARRAY, [array(STRING, [text("ab")] * 65)] * 300))])
+    scanned, flatnonzero = [], np.flatnonzero
+    monkeypatch.setattr(np, "flatnonzero", lambda a: scanned.append(a.size) or flatnonzero(a))
+    assert read(data).meta["k"] == [["ab"] * 65] * 300
+    assert len(scanned) == 300 and sum(scanned) < 50 * len(data)
+
+
+def test_a_header_of_small_elements_does_not_fill_the_memory():
+    n = 3 << 20
+    refused(file([key(k, ARRAY, array(0, [], n) + bytes(n)) for k in "ab"]), "at most 4194304 can be meant")

@@ -2,7 +2,7 @@
 
 import pytest
 from jird.app import messages
-from jird.errors import BadRequest, Busy
+from jird.errors import MESSAGE_CHARS, BadRequest, Busy
 
 
 def test_a_request_becomes_its_dataclass():
@@ -61,3 +61,8 @@ def test_a_typed_error_keeps_its_code_and_hint_and_any_other_names_its_type():
     other = messages.error_of(4, ZeroDivisionError("by zero"))
     assert other.code == "internal" and other.message == "ZeroDivisionError: by zero" and other.hint
     assert messages.error_of(4, MemoryError()).code == "out_of_memory"
+
+
+def test_a_message_of_megabytes_or_with_control_characters_is_cut_and_escaped():
+    error = messages.error_of(1, BadRequest("begin \x1b[31m\ud800\n" + "x\0" * 10**6 + "end"))
+    assert error.message.startswith("begin \\x1b[31m\\ud800\n") and error.message.endswith("end") and len(error.message) <= MESSAGE_CHARS

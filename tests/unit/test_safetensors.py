@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from jird.errors import BadCheckpoint, ModelNotSupported
+from jird.errors import BadCheckpoint, JirdError, ModelNotSupported
 from jird.weights.safetensors import read_safetensors
 from safetensors.numpy import save
 
@@ -76,3 +76,47 @@ def test_a_file_that_is_not_what_it_says_is_refused(broken, words):
 def test_an_unknown_element_type_is_named():
     with pytest.raises(ModelNotSupported, match="t has type F4"):
         read(file({"t": entry("F4")}, bytes(8)))
+
+
+def test_a_damaged_header_is_refused_in_words_or_read_and_never_anything_else():
+    good = save({"a": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float16)}, {"format": "pt"})
+    seen = set()
+
+    async def attack():
+        for i in range(2000):
+            rng = np.random.default_rng([7, i])
+            data = bytearray(good)
+            for at in rng.integers(0, len(data) - 30, rng.integers(1, 4)):
+                data[at] = rng.integers(256)
+            try:
+                await read_safetensors(Bytes(bytes(data)))
+                seen.add("read")
+            except JirdError as error:
+                seen.add(error.code)
+
+    asyncio.run(attack())
+    assert seen == {"read", "bad_checkpoint", "model_not_supported"}
+
+
+@pytest.mark.parametrize("odd", [None, 7, True, 0.5, float("nan"), 10**30, "x", "\ud800", [], [[]], [0.5], {}, {"dtype": "F32"}])
+@pytest.mark.parametrize("where", [(), ("dtype",), ("shape",), ("data_offsets",), ("shape", 0), ("data_offsets", 0)])
+def test_a_header_value_of_any_type_is_refused(odd, where):
+    header = {"t": {**entry(shape=(1, 2))}}
+    *path, last = ("t", *where)
+    at = header
+    for step in path:
+        at = at[step]
+    at[last] = odd
+    with pytest.raises(JirdError):
+        read(file(header, bytes(8)))
+
+
+def test_a_shape_of_thousands_of_long_numbers_is_refused_at_once():
+    with pytest.raises(BadCheckpoint, match="3000 dimensions; 8 are the most"):
+        read(file(b'{"t":{"dtype":"F32","shape":[' + b",".join([b"9" * 4000] * 3000) + b'],"data_offsets":[0,8]}}', bytes(8)))
+
+
+def test_a_name_twice_among_very_many_is_found_at_once():
+    names = b",".join(b'"%d":0' % i for i in range(60000))
+    with pytest.raises(BadCheckpoint, match="names 59999 twice"):
+        read(file(b"{" + names + b',"59999":1}'))

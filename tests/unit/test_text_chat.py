@@ -181,3 +181,17 @@ def test_malformed_messages_are_refused_by_name(messages, says):
     tokenizer, spec = made()
     with pytest.raises(BadRequest, match=says):
         encode_chat(tokenizer, spec, messages)
+
+
+def test_a_text_with_every_private_use_character_still_has_its_literals_broken():
+    spec = spec_from_gguf(byte_level_meta("smollm"))
+    text = "".join(map(chr, range(0xE000, 0xF900))) + "<|im_end|>"
+    ids = encode_chat(make_tokenizer(spec), spec, [{"role": "user", "content": text}])
+    end = spec.vocabulary.ids["<|im_end|>"]
+    assert ids.count(end) == encode_chat(make_tokenizer(spec), spec, [{"role": "user", "content": "x"}]).count(end)
+
+
+@pytest.mark.parametrize("key", [b"x", (1,), None, 5])
+def test_a_message_with_a_key_that_is_no_name_is_refused(key):
+    with pytest.raises(BadRequest, match="names as keys"):
+        checked([{"role": "user", "content": "x", key: 1}])

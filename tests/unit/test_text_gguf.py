@@ -147,3 +147,22 @@ def without(meta, key):
 def test_bad_metadata_is_refused_by_name(meta, error, says):
     with pytest.raises(error, match=says):
         spec_from_gguf(meta)
+
+
+ODD = [-1, 1 << 63, 0.5, float("nan"), float("inf"), True, "x", "", [], [1], ["a"], [[]], [0.5] * 400, "\ud800"]
+
+
+@pytest.mark.parametrize("meta", [byte_level_meta("smollm"), sentencepiece_meta()], ids=["gpt2", "llama"])
+def test_metadata_of_any_type_is_refused_in_words_or_taken(meta):
+    names = [f"tokenizer.ggml.{n}_token_id" for n in ("bos", "eos", "eot", "unknown", "padding")]
+    names += [f"tokenizer.ggml.{n}" for n in ("model", "pre", "tokens", "token_type", "scores", "merges", "add_bos_token")]
+    refusals = 0
+    for name in (*names, "tokenizer.chat_template", "tokenizer.chat_template.tool_use"):
+        for odd in ODD:
+            try:
+                spec = spec_from_gguf({**meta, name: odd})
+                assert all(type(i) is int for i in (*spec.stop_ids, *spec.prefix_ids, *spec.suffix_ids))
+                assert all(isinstance(t, str) for t in spec.config["chat_templates"].values())
+            except (BadCheckpoint, ModelNotSupported):
+                refusals += 1
+    assert refusals > 100

@@ -124,3 +124,42 @@ def test_files_without_a_vocabulary_are_bad_checkpoints(broken):
 def test_a_pipeline_that_the_engine_does_not_know_is_not_supported():
     with pytest.raises(ModelNotSupported, match="tokenizer.json"):
         make_tokenizer(spec_from_files(tokenizer_json(normalizer={"type": "Martian"})))
+
+
+ODD = [0, -1, 1 << 40, 0.5, float("nan"), True, "x", [], [1], [[]], [None], {}, {"type": "x"}, {"type": 5}, {"content": 5}, [{"id": 0}]]
+FILES = {
+    "tokenizer_json": tokenizer_json(post_processor=template_processing(["<s>"], [])),
+    "tokenizer_config": {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": [{"name": "default", "template": "x"}],
+                         "added_tokens_decoder": {"9": {"content": "<x>"}}, "add_bos_token": True},
+    "generation_config": {"eos_token_id": [1]},
+    "model_config": {"eos_token_id": 1, "text_config": {"eos_token_id": 1}},
+}
+
+
+def places(value, at=()):
+    yield at
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*at, key))
+
+
+def put(value, at, new):
+    if not at:
+        return new
+    copy = value.copy()
+    copy[at[0]] = put(copy[at[0]], at[1:], new)
+    return copy
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_with_any_value_anywhere_are_refused_in_words_or_taken(name):
+    refusals = 0
+    for at in places(FILES[name]):
+        for odd in ODD:
+            try:
+                spec = spec_from_files(**{**FILES, "chat_template": None, name: put(FILES[name], at, odd)})
+                assert all(type(i) is int and i >= 0 for i in (*spec.stop_ids, *spec.prefix_ids, *spec.suffix_ids))
+                assert len(spec.vocabulary.tokens) < 1 << 22
+            except (BadCheckpoint, ModelNotSupported):
+                refusals += 1
+    assert refusals > 10

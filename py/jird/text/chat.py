@@ -83,6 +83,8 @@ def checked(messages: list[dict]) -> list[dict]:
 def _checked(message: dict, name: str) -> dict:
     if not isinstance(message, dict):
         raise BadRequest(f"{name} must be an object with role and content, got {shown(message)}")
+    if not all(isinstance(key, str) for key in message):
+        raise BadRequest(f"{name} must have names as keys, got {shown(list(message))}")
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
         raise BadRequest(f"{name} has role {shown(role)}; allowed: {', '.join(ROLES)}")
@@ -202,7 +204,11 @@ def _marked(value, literals: re.Pattern, mark: str):
 
 def _unused_mark(text: str) -> str:
     """A private-use character that the text does not contain."""
-    return next(mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in text)
+    for area in (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE)):
+        for code in area:
+            if chr(code) not in text:
+                return chr(code)
+    raise BadRequest("the messages hold every private-use character there is; at least one must be left out")
 
 
 def _without_surrogates(value):

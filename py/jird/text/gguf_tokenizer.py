@@ -5,7 +5,9 @@ Source: specs/gguf_tokenizers.md (metadata keys, `pre` names and their patterns,
 
 from __future__ import annotations
 
-from ..errors import BadCheckpoint, ModelNotSupported
+import math
+
+from ..errors import BadCheckpoint, ModelNotSupported, shown
 from .tokenizer import GPT2_PATTERN, TokenizerSpec, stop_ids_of, vocabulary_of
 
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # tokenizer.ggml.token_type; 1 normal, 5 unused
@@ -42,17 +44,17 @@ def spec_from_gguf(meta: dict) -> TokenizerSpec:
     Raises: ModelNotSupported naming an unknown tokenizer.ggml.model or .pre; BadCheckpoint when keys are missing or
     array lengths disagree.
     """
-    tokens = _array(meta, "tokens")
+    tokens = _array(meta, "tokens", str)
     if not tokens:
         raise BadCheckpoint("GGUF metadata has no tokenizer.ggml.tokens")
-    types = _array(meta, "token_type") or [1] * len(tokens)
+    types = _array(meta, "token_type", int) or [1] * len(tokens)
     if len(types) != len(tokens):
         raise BadCheckpoint(f"GGUF metadata: {len(tokens)} tokens but {len(types)} token types")
-    model = meta.get(_PREFIX + "model")
+    model = _text(meta, _PREFIX + "model")
     if model == "gpt2":
         tokenizer_json = _byte_level(meta, tokens)
     elif model == "llama":
-        tokens, types, scores = _spaces_as_pieces(tokens, types, _array(meta, "scores"))
+        tokens, types, scores = _spaces_as_pieces(tokens, types, _array(meta, "scores", float))
         tokenizer_json = _sentencepiece(meta, tokens, types, scores)
     else:
         raise ModelNotSupported(f"GGUF tokenizer model {model!r} is not supported (known: gpt2, llama)")
@@ -74,13 +76,13 @@ def spec_from_gguf(meta: dict) -> TokenizerSpec:
 
 
 def _byte_level(meta: dict, tokens: list[str]) -> dict:
-    pre = meta.get(_PREFIX + "pre")
+    pre = _text(meta, _PREFIX + "pre")
     if pre not in PRE_TOKENIZERS:
         raise ModelNotSupported(
             f"GGUF pre-tokenizer {pre!r} is not supported (known: {', '.join(PRE_TOKENIZERS)})",
             "Without its splitting rules the text would be cut into wrong tokens.",
         )
-    merges = _array(meta, "merges")
+    merges = _array(meta, "merges", str)
     if not merges:
         raise BadCheckpoint("GGUF metadata has no tokenizer.ggml.merges")
     patterns, has_nfc, ignore_merges = PRE_TOKENIZERS[pre]
@@ -194,10 +196,10 @@ def _config(meta: dict, tokens: list[str], model: str) -> dict:
         return None if token is None else tokens[token]
 
     name = "tokenizer.chat_template"
-    templates = {key[len(name) + 1 :]: value for key, value in meta.items() if key.startswith(name + ".")}
-    if meta.get(name):
+    templates = {key[len(name) + 1 :]: _text(meta, key) for key in meta if key.startswith(name + ".")}
+    if _text(meta, name):
         templates["default"] = meta[name]
-    adds_bos = model == "llama" or PRE_TOKENIZERS.get(meta.get(_PREFIX + "pre")) is _FAMILIES["llama-bpe"]
+    adds_bos = model == "llama" or PRE_TOKENIZERS.get(_text(meta, _PREFIX + "pre")) is _FAMILIES["llama-bpe"]
     return {
         "bos_token": text("bos"),
         "eos_token": text("eos"),
@@ -214,13 +216,26 @@ def _token_id(meta: dict, name: str, size: int) -> int | None:
     value = meta.get(f"{_PREFIX}{name}_token_id")
     if value is None:
         return None
-    if not 0 <= int(value) < size:
-        raise BadCheckpoint(f"GGUF metadata: {name}_token_id {value} is outside the vocabulary of {size}")
-    return int(value)
+    value = value.item() if hasattr(value, "item") else value
+    if type(value) is not int or not 0 <= value < size:
+        raise BadCheckpoint(f"GGUF metadata: {name}_token_id {shown(value)} is outside the vocabulary of {size}")
+    return value
 
 
-def _array(meta: dict, name: str) -> list:
+def _array(meta: dict, name: str, kind: type) -> list:
+    """A list of str, int or finite float; [] where the key is missing."""
     value = meta.get(_PREFIX + name)
-    if value is None:
-        return []
-    return value.tolist() if hasattr(value, "tolist") else list(value)
+    value = [] if value is None else value.tolist() if hasattr(value, "tolist") else value
+    kinds = {float: (float, int)}.get(kind, (kind,))
+    if not isinstance(value, list) or not all(type(item) in kinds for item in value):
+        raise BadCheckpoint(f"GGUF metadata: {_PREFIX}{name} must be a list of {kind.__name__}")
+    if kind is float and not all(map(math.isfinite, value)):
+        raise BadCheckpoint(f"GGUF metadata: {_PREFIX}{name} holds a number that is not finite")
+    return value
+
+
+def _text(meta: dict, key: str) -> str | None:
+    value = meta.get(key)
+    if value is not None and not isinstance(value, str):
+        raise BadCheckpoint(f"GGUF metadata: {key} is {shown(value)}; text is expected")
+    return value

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from ..errors import BadCheckpoint, ModelNotSupported
+from ..errors import BadCheckpoint, ModelNotSupported, shown
 from . import detokenize
 
 TURN_ENDS = ("<|im_end|>", "<turn|>", "<end_of_turn>", "<|eot_id|>")
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # how GPT-2 splits a text into words
+MAX_IDS = 1 << 22  # the largest vocabularies have under 2^18; a table of as many entries as the highest id says is made
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -151,26 +152,34 @@ def spec_from_files(
 ) -> TokenizerSpec:
     """Spec from a checkpoint folder's parsed files; chat_template (chat_template.jinja) wins over the config's field.
 
-    Raises: BadCheckpoint when tokenizer_json has no model or vocabulary.
+    Raises: BadCheckpoint when tokenizer_json has no model or vocabulary, or a file does not hold what its place asks for;
+    ModelNotSupported for a decoder that is not known.
     """
-    if not isinstance(tokenizer_json, dict) or not (tokenizer_json.get("model") or {}).get("vocab"):
+    if not isinstance(tokenizer_json, dict):
+        raise BadCheckpoint(f"tokenizer.json is {shown(tokenizer_json)}; an object with model.vocab is expected")
+    if not _object("model of tokenizer.json", tokenizer_json.get("model")).get("vocab"):
         raise BadCheckpoint("tokenizer.json has no model.vocab")
-    tokenizer_config = tokenizer_config or {}
-    tokenizer_json = _with_added(tokenizer_json, tokenizer_config.get("added_tokens_decoder") or {})
+    tokenizer_config = _object("tokenizer_config.json", tokenizer_config)
+    generation_config, model_config = _object("generation_config.json", generation_config), _object("config.json", model_config)
+    tokenizer_json = _with_added(tokenizer_json, _object("added_tokens_decoder", tokenizer_config.get("added_tokens_decoder")))
     templates = _templates(tokenizer_config.get("chat_template"))
     if chat_template is not None:
         templates["default"] = chat_template
-    config = {name: _content(tokenizer_config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    config = {name: _content(name, tokenizer_config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
     config |= {"chat_template": templates.get("default"), "chat_templates": templates}
     config |= {name: tokenizer_config[name] for name in ("add_bos_token", "add_eos_token") if name in tokenizer_config}
     vocabulary = vocabulary_of(tokenizer_json)
-    text_config = (model_config or {}).get("text_config") or {}
-    ends = [source.get("eos_token_id") for source in (generation_config or {}, model_config or {}, text_config)]
+    text_config = _object("text_config of config.json", model_config.get("text_config"))
+    ends = [source.get("eos_token_id") for source in (generation_config, model_config, text_config)]
     ends.append(vocabulary.ids.get(config["eos_token"]))
-    prefix, suffix = _around(tokenizer_json.get("post_processor"))
+    prefix, suffix = _of_file("post_processor", _around, tokenizer_json.get("post_processor"))
+    _of_file("decoder", detokenize.decoding_of, tokenizer_json.get("decoder"))
     bos, eos = (vocabulary.ids.get(config[name]) for name in ("bos_token", "eos_token"))
     prefix = _switched(prefix, bos, tokenizer_config.get("add_bos_token"))
     suffix = _switched(suffix, eos, tokenizer_config.get("add_eos_token"))
+    wrong = [i for i in (*prefix, *suffix) if type(i) is not int or vocabulary.token(i) is None]
+    if wrong:
+        raise BadCheckpoint(f"post_processor of tokenizer.json puts id {wrong[0]!r} around a text; the vocabulary has no such id")
     spec = TokenizerSpec(
         tokenizer_json, config, stop_ids_of(vocabulary, ends), len(vocabulary.tokens), prefix, suffix
     )
@@ -179,11 +188,19 @@ def spec_from_files(
 
 
 def vocabulary_of(tokenizer_json: dict) -> Vocabulary:
-    """Tables of a tokenizer.json; the added tokens' ids win over the model's."""
+    """Tables of a tokenizer.json; the added tokens' ids win over the model's.
+
+    Raises: BadCheckpoint for an id or a token that cannot be one
+    """
     vocab = tokenizer_json["model"]["vocab"]
     if isinstance(vocab, list):
-        vocab = {piece: i for i, (piece, _) in enumerate(vocab)}
-    added = {entry["id"]: entry for entry in tokenizer_json.get("added_tokens") or []}
+        vocab = _of_file("vocab", lambda pieces: {piece: i for i, (piece, _) in enumerate(pieces)}, vocab)
+    added = {entry["id"]: entry for entry in _added(tokenizer_json)}
+    if not isinstance(vocab, dict) or not all(isinstance(token, str) for token in vocab):
+        raise BadCheckpoint("vocab of tokenizer.json must map tokens to ids")
+    wrong = [i for i in (*vocab.values(), *added) if type(i) is not int or not 0 <= i < MAX_IDS]
+    if wrong:
+        raise BadCheckpoint(f"tokenizer.json names id {wrong[0]!r}; ids are whole numbers from 0 to {MAX_IDS - 1}")
     ids = dict(vocab)
     ids.update((entry["content"], i) for i, entry in added.items())
     size = 1 + max((*vocab.values(), *added), default=-1)
@@ -197,12 +214,18 @@ def vocabulary_of(tokenizer_json: dict) -> Vocabulary:
 
 
 def stop_ids_of(vocabulary: Vocabulary, ends: list[int | list[int] | None]) -> tuple[int, ...]:
-    """Union of the files' end ids and the turn ends known by name, those that exist, in order."""
+    """Union of the files' end ids and the turn ends known by name, those that exist, in order.
+
+    Raises: BadCheckpoint for an end that is not an id
+    """
     ids: list[int] = []
     for end in ends:
         ids.extend(end if isinstance(end, (list, tuple)) else [] if end is None else [end])
     ids.extend(vocabulary.ids[name] for name in TURN_ENDS if name in vocabulary.ids)
-    return tuple(dict.fromkeys(int(i) for i in ids if vocabulary.token(int(i)) is not None))
+    wrong = [i for i in ids if type(i) is not int]
+    if wrong:
+        raise BadCheckpoint(f"eos_token_id holds {wrong[0]!r}; token ids are expected")
+    return tuple(dict.fromkeys(i for i in ids if vocabulary.token(i) is not None))
 
 
 def without_surrogates(text: str) -> str:
@@ -227,25 +250,62 @@ def _load(tokenizer_json: dict):
         raise ModelNotSupported(f"tokenizer.json is not understood: {error}") from error
 
 
-def _content(token) -> str | None:
-    return token["content"] if isinstance(token, dict) else token
+def _object(name: str, value) -> dict:
+    """A JSON object of a file; {} for null. Raises: BadCheckpoint."""
+    if value is not None and not isinstance(value, dict):
+        raise BadCheckpoint(f"{name} is {shown(value)}; an object is expected")
+    return value or {}
+
+
+def _of_file(name: str, read, value):
+    """read(value), where a structure that the format does not have is said in one sentence.
+
+    Raises: BadCheckpoint
+    """
+    try:
+        return read(value)
+    except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
+        raise BadCheckpoint(f"{name} of tokenizer.json is not as its format says ({type(error).__name__}: {error})") from None
+
+
+def _content(name: str, token) -> str | None:
+    token = token.get("content") if isinstance(token, dict) else token
+    if token is not None and not isinstance(token, str):
+        raise BadCheckpoint(f"{name} of tokenizer_config.json is {shown(token)}; text is expected")
+    return token
 
 
 def _templates(field) -> dict[str, str]:
-    if isinstance(field, list):
-        return {entry["name"]: entry["template"] for entry in field}
-    return {} if field is None else {"default": field}
+    named = isinstance(field, list) and all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in field)
+    templates = {entry["name"]: entry.get("template") for entry in field} if named else {} if field is None else {"default": field}
+    for name, template in templates.items():
+        if not isinstance(template, str):
+            raise BadCheckpoint(f"chat template {name} of tokenizer_config.json is {shown(template)}; text is expected")
+    return templates
+
+
+def _added(tokenizer_json: dict) -> list[dict]:
+    entries = tokenizer_json.get("added_tokens") or []
+    if not isinstance(entries, list):
+        raise BadCheckpoint(f"added_tokens of tokenizer.json is {shown(entries)}; a list is expected")
+    for entry in entries:
+        if not isinstance(entry, dict) or type(entry.get("id")) is not int or not isinstance(entry.get("content"), str):
+            raise BadCheckpoint(f"added_tokens of tokenizer.json holds {shown(entry)}; an object with id and content is expected")
+    return entries
 
 
 def _with_added(tokenizer_json: dict, decoder: dict) -> dict:
     """added_tokens_decoder of the config may know added tokens that tokenizer.json lacks."""
-    known = {entry["id"] for entry in tokenizer_json.get("added_tokens") or []}
+    for i, entry in decoder.items():
+        if not (i.isascii() and i.isdigit() and len(i) < 10) or not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+            raise BadCheckpoint(f"added_tokens_decoder maps {shown(i)} to {shown(entry)}; ids and objects with content are expected")
+    known = {entry["id"] for entry in _added(tokenizer_json)}
     missing = [{"id": int(i), **entry} for i, entry in decoder.items() if int(i) not in known]
     if not missing:
         return tokenizer_json
     keys = ("single_word", "lstrip", "rstrip", "normalized", "special")
     entries = [{"id": e["id"], "content": e["content"], **{key: bool(e.get(key)) for key in keys}} for e in missing]
-    return {**tokenizer_json, "added_tokens": [*(tokenizer_json.get("added_tokens") or []), *sorted(entries, key=lambda e: e["id"])]}
+    return {**tokenizer_json, "added_tokens": [*_added(tokenizer_json), *sorted(entries, key=lambda e: e["id"])]}
 
 
 def _around(processor: dict | None) -> tuple[tuple[int, ...], tuple[int, ...]]:

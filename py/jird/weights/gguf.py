@@ -22,6 +22,7 @@ from .quant import LOADABLE, TYPES, row_bytes
 HEADER_LIMIT = 128 << 20
 FIRST_READ = 512 << 10
 MAX_DEPTH = 4
+MAX_ELEMENTS = 1 << 22  # of all arrays of a header, as each becomes a Python object; real files have under a million
 GGML_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K",
     14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
@@ -64,6 +65,7 @@ class _Header:
 
     def __init__(self, data: bytes, size: int):
         self.data, self.size, self.at = data, size, 0
+        self.elements = 0
 
     def checkpoint(self) -> Checkpoint:
         if self.size < 24:
@@ -112,6 +114,13 @@ class _Header:
         if count * least > self.size - self.at:
             raise BadCheckpoint(f"GGUF header announces {count} {what}; {self.size - self.at} bytes are left in the file, {count * least} would be the least")
 
+    def check_elements(self, what: str, count: int, least: int) -> None:
+        """check_count for an array, and the sum over all arrays."""
+        self.check_count(what, count, least)
+        self.elements += count
+        if self.elements > MAX_ELEMENTS:
+            raise BadCheckpoint(f"GGUF header announces {count} {what}, {self.elements} array elements so far; at most {MAX_ELEMENTS} can be meant")
+
     def string(self) -> str:
         length = self.number("<Q")
         self.check_count("bytes of a string", length, 1)
@@ -132,14 +141,14 @@ class _Header:
         type_, count = self.number("<I"), self.number("<Q")
         if type_ in _NUMBERS:
             dtype = np.dtype(_NUMBERS[type_])
-            self.check_count(f"elements of {key}", count, dtype.itemsize)
+            self.check_elements(f"elements of {key}", count, dtype.itemsize)
             return np.frombuffer(self.take(count * dtype.itemsize), dtype).tolist()
         if type_ == _STRING:
-            self.check_count(f"strings of {key}", count, 8)
+            self.check_elements(f"strings of {key}", count, 8)
             return self.strings(count)
         if type_ != _ARRAY:
             raise BadCheckpoint(f"GGUF key {key} is an array of value type {type_}; known: 0 to 12")
-        self.check_count(f"arrays of {key}", count, 12)
+        self.check_elements(f"arrays of {key}", count, 12)
         return [self.array(key, depth + 1) for _ in range(count)]
 
     def strings(self, count: int) -> list[str]:
@@ -148,7 +157,7 @@ class _Header:
         A length word is then a byte that seven zeros follow, and nothing else is: the chain of lengths is checked whole.
         """
         if count > 64:
-            raw = np.frombuffer(self.data, np.uint8, offset=self.at)
+            raw = np.frombuffer(memoryview(self.data)[self.at: self.at + count * (8 + 255) + 8], np.uint8)  # no further: many arrays would scan the file often
             zero = raw == 0
             heads = ~zero[:-7]
             for i in range(1, 8):
@@ -157,7 +166,7 @@ class _Header:
             ends = starts + 8 + raw[starts]
             if starts.size and starts[0] == 0 and np.array_equal(ends[:-1], starts[1:]):
                 total = int(ends[-1])
-                if total + (8 if starts.size < count else 0) > raw.size:
+                if total + (8 if starts.size < count else 0) > len(self.data) - self.at:
                     raise _Short(self.at + total + 8 * (count - starts.size))
                 if starts.size == count and np.count_nonzero(zero[:total]) == 7 * count:
                     keep = ~zero[:total]

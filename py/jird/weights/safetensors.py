@@ -14,6 +14,7 @@ from .checkpoint import Checkpoint, Source, TensorInfo, refuse_text
 from .quant import TYPES
 
 HEADER_LIMIT = 100_000_000  # the format's own limit
+MAX_DIMS = 8
 
 
 async def read_safetensors(source: Source) -> Checkpoint:
@@ -51,10 +52,11 @@ async def read_safetensors(source: Source) -> Checkpoint:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [n for n, _ in pairs]
-        raise BadCheckpoint(f"safetensors header names {next(n for n in names if names.count(n) > 1)} twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise BadCheckpoint(f"safetensors header names {name} twice")
+        found[name] = value
     return found
 
 
@@ -64,7 +66,9 @@ def _tensor(name: str, entry: Any, base: int, size: int) -> TensorInfo:
     type_, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not _whole(shape) or not _whole(offsets) or len(offsets) != 2:
         raise BadCheckpoint(f"tensor {name}: shape {shape!r} and data_offsets {offsets!r} must be lists of whole numbers")
-    if type_ not in TYPES or TYPES[type_][0] != 1:
+    if len(shape) > MAX_DIMS:
+        raise BadCheckpoint(f"tensor {name} has {len(shape)} dimensions; {MAX_DIMS} are the most")
+    if not isinstance(type_, str) or type_ not in TYPES or TYPES[type_][0] != 1:
         raise ModelNotSupported(f"tensor {name} has type {type_}; known: {' '.join(t for t in TYPES if TYPES[t][0] == 1)}")
     begin, end = offsets
     nbytes = prod(shape) * TYPES[type_][1]
