@@ -141,3 +141,24 @@ def test_a_checkpoint_folder_without_its_config_is_said():
         sidecar_of({"tokenizer.json": b"{}"})
     with pytest.raises(BadCheckpoint, match="config.json is not JSON"):
         sidecar_of({"config.json": b"<html>", "tokenizer.json": b"{}"})
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"{", b"[" * 100_000, b"<html>", b"9" * 6000, b"[1]", b'"x"', b"5", b'{"a": 1}\0'], ids=lambda raw: repr(raw[:8]))
+def test_a_file_beside_the_weights_that_is_not_what_it_says_is_named(name, raw):
+    good = {"config.json": b"{}", "tokenizer.json": b'{"model": {"vocab": {"a": 0}}, "decoder": {"type": "Fuse"}}'}
+    assert sidecar_of(good).spec.vocab_size == 1
+    with pytest.raises(BadCheckpoint, match=name):
+        sidecar_of({**good, name: raw})
+
+
+def test_a_template_file_that_is_not_text_is_named():
+    with pytest.raises(BadCheckpoint, match="chat_template.jinja is not UTF-8"):
+        sidecar_of({"config.json": b"{}", "tokenizer.json": b'{"model": {"vocab": {"a": 0}}, "decoder": {"type": "Fuse"}}', "chat_template.jinja": b"\xff"})
+
+
+@pytest.mark.parametrize("shape", [(7,), (9,), (4096, 64)])
+def test_rope_factors_of_another_size_are_refused_before_they_are_read(tmp_path, shape):
+    path = changed(lambda ts: [*ts, ("rope_freqs.weight", shape, "F32")]).write(tmp_path / "m.gguf")
+    with pytest.raises(BadCheckpoint, match="rope_freqs.weight has .* values, head_dim 16 needs 8"):
+        load(path)

@@ -12,7 +12,7 @@ from jird.engine.model import model_of
 from jird.errors import BadCheckpoint, JirdError, ModelNotSupported
 from jird.models import ALIASES, llama, load_family
 from jird.models.llama import Config, RopeScaling
-from jird.weights.checkpoint import TensorInfo
+from jird.weights.checkpoint import Checkpoint, TensorInfo
 from jird.weights.source import FileSource
 
 from tests.tiny import Tiny
@@ -174,3 +174,34 @@ def test_missing_misshapen_and_unknown_tensors_are_named(tmp_path):
 def test_safetensors_need_a_config(tmp_path):
     with pytest.raises(BadCheckpoint, match="needs its config.json"):
         model_of(replace(checkpoint_of(tmp_path), kind="safetensors"))
+
+
+@pytest.mark.parametrize("changes", [
+    {"sliding_window": "x"}, {"sliding_window": -1}, {"sliding_window": float("nan")}, {"sliding_window": []}, {"rope_scaling": "linear"}, {"rope_parameters": [1]},
+    {"layer_types": 5}, {"layer_types": [[]]}, {"model_type": "qwen2", "max_window_layers": "x"}, {"rms_norm_eps": 1e300},
+    {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}},
+], ids=str)
+def test_config_values_of_other_types_are_named(changes):
+    with pytest.raises(BadCheckpoint, match="sliding_window|rope_|rope scaling|layer_types|max_window_layers|rms_norm_eps"):
+        Config.from_hf({**HF, **changes})
+
+
+@pytest.mark.parametrize("window", [float("nan"), float("inf"), "x", [1], -4])
+def test_a_gguf_window_that_cannot_be_is_named(window):
+    with pytest.raises(BadCheckpoint, match="llama.attention.sliding_window is"):
+        Config.from_gguf({**GGUF, "llama.attention.sliding_window": window}, TENSORS)
+
+
+def test_rope_angles_that_are_not_finite_are_refused():
+    cfg = Config.from_hf(HF)
+    for bad in (np.zeros(8), np.full(8, np.nan), np.full(8, -1.0)):
+        with pytest.raises(BadCheckpoint, match="rope_freqs.weight holds"):
+            llama.rope_tables(cfg, 4, bad)
+    with pytest.raises(BadCheckpoint, match="not finite"):
+        llama.rope_tables(replace(cfg, rope_theta=1e-300, scaling=RopeScaling("linear", 1e-300)), 64)
+
+
+@pytest.mark.parametrize("config", [None, 0, "x", [1], True])
+def test_a_config_that_is_no_object_is_refused(config):
+    with pytest.raises(BadCheckpoint, match="config.json"):
+        model_of(Checkpoint("safetensors", ""), config)

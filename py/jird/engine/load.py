@@ -50,13 +50,16 @@ def sidecar_of(files: Mapping[str, bytes]) -> Sidecar:
             return None
         try:
             return json.loads(files[name])
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise BadCheckpoint(f"{name} is not JSON: {e}") from e
 
     config = parsed("config.json", True)
-    template = files.get("chat_template.jinja")
+    try:
+        template = files["chat_template.jinja"].decode("utf-8") if "chat_template.jinja" in files else None
+    except UnicodeDecodeError as e:
+        raise BadCheckpoint(f"chat_template.jinja is not UTF-8: {e}") from None
     spec = spec_from_files(parsed("tokenizer.json", True), parsed("tokenizer_config.json") or {}, parsed("generation_config.json"),
-                           template.decode("utf-8") if template is not None else None, config)
+                           template, config)
     return Sidecar(config, spec)
 
 
@@ -95,7 +98,7 @@ async def load_engine(device: Device, source: Source, options: EngineOptions = E
     planset = trust.plans()
     planset = await trust.tested(planset, first_plans(planset), lambda done, total: progress(LoadProgress("selftest", done, total)))
     cancel.check()
-    factors = await _rope_factors(source, checkpoint)
+    factors = await _rope_factors(source, checkpoint, model.config.head_dim)
     context = min(options.context, model.config.context)
     buffers = ModelBuffers(device)
     await buffers.allocate(planset.plans, planset.steps)
@@ -136,11 +139,13 @@ def weight_parts(model: Model, planset: PlanSet) -> list[WeightPart]:
     return parts
 
 
-async def _rope_factors(source: Source, checkpoint: Checkpoint) -> np.ndarray | None:
+async def _rope_factors(source: Source, checkpoint: Checkpoint, head_dim: int) -> np.ndarray | None:
     """GGUF's rope_freqs.weight [D/2], where the file carries it."""
     info = checkpoint.tensors.get("rope_freqs.weight")
     if info is None:
         return None
     if info.type != "F32":
         raise ModelNotSupported(f"rope_freqs.weight is {info.type}; F32 is expected")
+    if info.nbytes != head_dim // 2 * 4:
+        raise BadCheckpoint(f"rope_freqs.weight has {info.nbytes // 4} values, head_dim {head_dim} needs {head_dim // 2}")
     return np.frombuffer(await source.read(info.offset, info.nbytes), "<f4")

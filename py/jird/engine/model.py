@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Mapping
 
-from ..errors import BadCheckpoint, ModelNotSupported
+from ..errors import BadCheckpoint, ModelNotSupported, shown
 from ..graph.ir import Format
 from ..models import load_family
 from ..models.weightlist import ModelWeight
@@ -55,6 +55,8 @@ def model_of(checkpoint: Checkpoint, config_json: Mapping[str, Any] | None = Non
     else:
         if config_json is None:
             raise BadCheckpoint("a safetensors checkpoint needs its config.json beside it")
+        if not isinstance(config_json, Mapping):
+            raise BadCheckpoint(f"config.json is {shown(config_json)}; an object is expected")
         family = load_family(str(config_json.get("model_type", "")))
         config = family.Config.from_hf(config_json)
     model = Model(family, config, tuple(family.weights(config)), checkpoint)

@@ -10,7 +10,7 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from ..errors import BadCheckpoint, ModelNotSupported
+from ..errors import BadCheckpoint, ModelNotSupported, shown
 from ..graph.builder import GraphBuilder
 from ..graph.ir import Graph
 from .weightlist import ModelWeight
@@ -62,7 +62,7 @@ class Config:
         if raw.get("mlp_bias"):
             raise ModelNotSupported("mlp_bias is true; the Llama family is built without it")
         is_qwen2 = raw.get("model_type") == "qwen2"
-        rope = raw.get("rope_parameters") or {}
+        rope = _object(raw, "rope_parameters")
         for where in (raw, rope):
             if where.get("partial_rotary_factor", 1) != 1:
                 raise ModelNotSupported(f"partial_rotary_factor {where['partial_rotary_factor']}; the Llama family turns whole heads")
@@ -70,10 +70,10 @@ class Config:
         return cls(
             vocab=_whole(raw, "vocab_size"), layers=_whole(raw, "num_hidden_layers"), width=width, ffn=_whole(raw, "intermediate_size"),
             heads=heads, kv_heads=_whole(raw, "num_key_value_heads", heads), head_dim=_whole(raw, "head_dim", width // heads),
-            eps=_number(raw, "rms_norm_eps"), rope_theta=_number(raw, "rope_theta", _number(rope, "rope_theta", 10000.0)),
+            eps=_eps(raw, "rms_norm_eps"), rope_theta=_number(raw, "rope_theta", _number(rope, "rope_theta", 10000.0)),
             context=_whole(raw, "max_position_embeddings", 2048), is_tied=bool(raw.get("tie_word_embeddings", False)),
             has_qkv_bias=bool(raw.get("attention_bias", is_qwen2)), has_out_bias=bool(raw.get("attention_bias", False)) and not is_qwen2,
-            window=_window_hf(raw, is_qwen2), scaling=_scaling_hf(raw.get("rope_scaling") or rope))
+            window=_window_hf(raw, is_qwen2), scaling=_scaling_hf(_object(raw, "rope_scaling") or rope))
 
     @classmethod
     def from_gguf(cls, meta: Mapping[str, Any], tensors: Mapping[str, Any]) -> "Config":
@@ -96,9 +96,10 @@ class Config:
         return cls(
             vocab=whole("vocab_size", int(tensors["token_embd.weight"].shape[0])), layers=whole("block_count"), width=width, ffn=whole("feed_forward_length"),
             heads=heads, kv_heads=whole("attention.head_count_kv", heads), head_dim=head_dim,
-            eps=_number(meta, f"{arch}.attention.layer_norm_rms_epsilon", where="GGUF metadata"), rope_theta=_number(meta, f"{arch}.rope.freq_base", 10000.0),
+            eps=_eps(meta, f"{arch}.attention.layer_norm_rms_epsilon", "GGUF metadata"),
+            rope_theta=_number(meta, f"{arch}.rope.freq_base", 10000.0, "GGUF metadata"),
             context=whole("context_length"), is_tied="output.weight" not in tensors, has_qkv_bias="blk.0.attn_q.bias" in tensors,
-            has_out_bias="blk.0.attn_output.bias" in tensors, window=int(meta.get(f"{arch}.attention.sliding_window") or 0),
+            has_out_bias="blk.0.attn_output.bias" in tensors, window=_whole_or_0(meta, f"{arch}.attention.sliding_window", "GGUF metadata"),
             scaling=_scaling_gguf(arch, meta), is_permuted=arch == "llama")
 
     def __post_init__(self):
@@ -117,7 +118,7 @@ def _whole(raw: Mapping[str, Any], key: str, default: int | None = None, where: 
     if value is None and key not in raw:
         raise ModelNotSupported(f"{where} lacks {key}")
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or value < 1:
-        raise BadCheckpoint(f"{where}: {key} is {value!r}; a whole number above 0 is expected")
+        raise BadCheckpoint(f"{where}: {key} is {shown(value)}; a whole number above 0 is expected")
     return int(value)
 
 
@@ -128,8 +129,28 @@ def _number(raw: Mapping[str, Any], key: str, default: float | None = None, wher
     if value is None and key not in raw:
         raise ModelNotSupported(f"{where} lacks {key}")
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise BadCheckpoint(f"{where}: {key} is {value!r}; a number above 0 is expected")
+        raise BadCheckpoint(f"{where}: {key} is {shown(value)}; a number above 0 is expected")
     return float(value)
+
+
+def _eps(raw: Mapping[str, Any], key: str, where: str = "config.json") -> float:
+    eps = _number(raw, key, where=where)
+    if eps > 1:
+        raise BadCheckpoint(f"{where}: {key} is {eps!r}; a number above 0 and at most 1 is expected")
+    return eps
+
+
+def _whole_or_0(raw: Mapping[str, Any], key: str, where: str = "config.json") -> int:
+    """A whole number; 0 where the key is missing, null or 0."""
+    return _whole(raw, key, where=where) if raw.get(key) not in (None, 0, False) else 0
+
+
+def _object(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """An object of config.json; {} where the key is missing or null."""
+    value = raw.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise BadCheckpoint(f"config.json: {key} is {shown(value)}; an object is expected")
+    return value or {}
 
 
 def _window_hf(raw: Mapping[str, Any], is_qwen2: bool) -> int:
@@ -137,11 +158,14 @@ def _window_hf(raw: Mapping[str, Any], is_qwen2: bool) -> int:
 
     Raises: ModelNotSupported where only some layers have one
     """
-    window = int(raw.get("sliding_window") or 0) if raw.get("use_sliding_window", not is_qwen2) else 0
-    types = set(raw.get("layer_types") or ())
+    window = _whole_or_0(raw, "sliding_window") if raw.get("use_sliding_window", not is_qwen2) else 0
+    layer_types = raw.get("layer_types") or []
+    if not isinstance(layer_types, list) or not all(isinstance(t, str) for t in layer_types):
+        raise BadCheckpoint(f"config.json: layer_types is {shown(layer_types)}; a list of names is expected")
+    types = set(layer_types)
     if window and len(types) > 1:
         raise ModelNotSupported(f"layer_types {sorted(types)}; the Llama family is built with one kind of attention")
-    first = int(raw.get("max_window_layers", 28)) if is_qwen2 and not types else 0  # the layers below see all keys
+    first = _whole_or_0({"max_window_layers": 28, **raw}, "max_window_layers") if is_qwen2 and not types else 0  # the layers below see all keys
     if window and 0 < first < raw["num_hidden_layers"]:
         raise ModelNotSupported(f"max_window_layers {first} of {raw['num_hidden_layers']}; the Llama family is built with one kind of attention")
     return window if types in (set(), {"sliding_attention"}) and not first else 0
@@ -153,8 +177,10 @@ def _scaling_hf(raw: Mapping[str, Any]) -> RopeScaling | None:
         return None
     if kind not in ("llama3", "linear"):
         raise ModelNotSupported(f"rope scaling {kind!r}; the Llama family knows llama3 and linear")
-    return RopeScaling(kind, _number(raw, "factor", where="rope scaling"), _number(raw, "low_freq_factor", 1.0), _number(raw, "high_freq_factor", 4.0),
-                       _whole(raw, "original_max_position_embeddings", 8192))
+    low, high = _number(raw, "low_freq_factor", 1.0, "rope scaling"), _number(raw, "high_freq_factor", 4.0, "rope scaling")
+    if kind == "llama3" and not low < high:
+        raise BadCheckpoint(f"rope scaling: low_freq_factor is {low}, high_freq_factor {high}; the second must be the greater")
+    return RopeScaling(kind, _number(raw, "factor", where="rope scaling"), low, high, _whole(raw, "original_max_position_embeddings", 8192, "rope scaling"))
 
 
 def _scaling_gguf(arch: str, meta: Mapping[str, Any]) -> RopeScaling | None:
@@ -176,6 +202,8 @@ def inverse_frequencies(cfg: Config, factors: np.ndarray | None = None) -> np.nd
     if factors is not None:
         if len(factors) != len(inv):
             raise BadCheckpoint(f"rope_freqs.weight has {len(factors)} values, head_dim {cfg.head_dim} needs {len(inv)}")
+        if not (np.isfinite(factors).all() and (np.asarray(factors) > 0).all()):
+            raise BadCheckpoint("rope_freqs.weight holds values that are not finite or not above 0")
         return inv / np.asarray(factors, np.float64)
     s = cfg.scaling
     if s is None:
@@ -190,8 +218,14 @@ def inverse_frequencies(cfg: Config, factors: np.ndarray | None = None) -> np.nd
 
 
 def rope_tables(cfg: Config, context: int, factors: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """Host-made cos and sin, in float64 and then rounded: {"rope.cos", "rope.sin"}, each [context, D/2] f32."""
-    angle = np.outer(np.arange(context, dtype=np.float64), inverse_frequencies(cfg, factors))
+    """Host-made cos and sin, in float64 and then rounded: {"rope.cos", "rope.sin"}, each [context, D/2] f32.
+
+    Raises: BadCheckpoint when theta, scaling or factors give angles that are not finite
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        angle = np.outer(np.arange(context, dtype=np.float64), inverse_frequencies(cfg, factors))
+    if not np.isfinite(angle).all():
+        raise BadCheckpoint(f"rope theta {cfg.rope_theta} and scaling {cfg.scaling} give angles that are not finite")
     return {"rope.cos": np.cos(angle).astype(np.float32), "rope.sin": np.sin(angle).astype(np.float32)}
 
 
