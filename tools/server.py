@@ -107,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a file, a range of it, or the job."""
-        if urlsplit(self.path).path == "/job" and self.site.job is not None:
+        if path_of(self.path) == "/job" and self.site.job is not None:
             self._answer(HTTPStatus.OK, json.dumps(self.site.job).encode(), "application/json")
             return
         path = find(self.site, self.path)
@@ -122,16 +122,20 @@ class Handler(BaseHTTPRequestHandler):
         """Take JSON lines at /report; every line goes to the file and to the callback, in order of arrival."""
         length = self.headers.get("Content-Length", "")
         wanted = self.site.on_report is not None or self.site.report_file is not None
-        if urlsplit(self.path).path != "/report" or not wanted:
+        if path_of(self.path) != "/report" or not wanted:
             self.close_connection = True
             self._answer(HTTPStatus.NOT_FOUND, b"not found\n", "text/plain; charset=utf-8")
             return
-        if not length.isdigit() or int(length) > REPORT_LIMIT:
+        if not re.fullmatch("[0-9]{1,12}", length) or int(length) > REPORT_LIMIT:
             self.close_connection = True
             self._answer(HTTPStatus.BAD_REQUEST, b"Content-Length missing or too large\n", "text/plain; charset=utf-8")
             return
+        body = self.rfile.read(int(length))
+        if len(body) != int(length):
+            self.close_connection = True
+            return
         try:
-            events = parse_report(self.rfile.read(int(length)))
+            events = parse_report(body)
         except ValueError as error:
             self._answer(HTTPStatus.BAD_REQUEST, f"{error}\n".encode(), "text/plain; charset=utf-8")
             return
@@ -212,7 +216,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def find(site: Site, target: str) -> Path | None:
     """The file that a request target names, or None; nothing outside the root and the mounts is ever named."""
-    parts = posixpath.normpath(unquote(urlsplit(target).path).replace("\\", "/")).strip("/").split("/")
+    parts = posixpath.normpath(unquote(path_of(target)).replace("\\", "/")).strip("/").split("/")
     if any(part in ("..", "") or "\0" in part or ":" in part for part in parts) and parts != [""]:
         return None
     if parts[0] == "local":
@@ -222,9 +226,20 @@ def find(site: Site, target: str) -> Path | None:
         path = mounted.joinpath(*parts[2:])
     else:
         path = site.root.joinpath(*(part for part in parts if part and part != "."))
-        if path.is_dir():
+    try:
+        if parts[0] != "local" and path.is_dir():
             path = path / "index.html"
-    return path if path.is_file() else None
+        return path if path.is_file() else None
+    except OSError:  # a name longer than the file system takes
+        return None
+
+
+def path_of(target: str) -> str:
+    """The path of a request target; ":", which names nothing, where it cannot be read."""
+    try:
+        return urlsplit(target).path
+    except ValueError:
+        return ":"
 
 
 def byte_range(header: str, size: int) -> tuple[int, int] | str | None:
@@ -232,7 +247,7 @@ def byte_range(header: str, size: int) -> tuple[int, int] | str | None:
 
     Source: RFC 9110, section 14 (a header that is malformed or asks for several ranges may be ignored)
     """
-    found = re.fullmatch(r"bytes=(\d*)-(\d*)", header.strip())
+    found = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", header.strip())
     if not found or found.groups() == ("", ""):
         return None
     first, last = found.groups()
@@ -247,7 +262,10 @@ def byte_range(header: str, size: int) -> tuple[int, int] | str | None:
 
 def parse_report(body: bytes) -> list[dict]:
     """The JSON objects of a report, one a line. Raises: ValueError when a line is no JSON object."""
-    events = [json.loads(line) for line in body.decode("utf-8").splitlines() if line.strip()]
+    try:
+        events = [json.loads(line) for line in body.decode("utf-8").splitlines() if line.strip()]
+    except RecursionError:
+        raise ValueError("a line of the report is nested too deep") from None
     if not all(isinstance(event, dict) for event in events):
         raise ValueError("every line of a report is a JSON object")
     return events

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import socket
 from urllib.parse import urlsplit
 
 import pytest
@@ -170,3 +171,41 @@ def test_without_a_job_there_is_no_job_and_no_report(server):
 
 def test_parse_report_skips_empty_lines():
     assert parse_report(b'\n{"a": 1}\n\n') == [{"a": 1}]
+
+
+def exchange(server, data):
+    """What the server sends back for raw bytes, to the end of the connection."""
+    with socket.create_connection(server._http.server_address, timeout=10) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+END = b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+
+
+@pytest.mark.parametrize("path", ["/" + "a" * 5000, "/" + "a/" * 3000, "http://[/x", "/local/" + "b" * 5000, "//["], ids=lambda path: path[:12])
+def test_a_target_that_no_file_can_have_is_not_found(server, path):
+    assert exchange(server, b"GET " + path.encode() + END + b"\r\n").startswith(b"HTTP/1.1 404")
+    assert exchange(server, b"POST " + path.encode() + END + b"\r\n").startswith(b"HTTP/1.1 404")
+
+
+@pytest.mark.parametrize("header", ["bytes=0-" + "9" * 5000, "bytes=" + "9" * 5000 + "-", "bytes=-" + "9" * 5000])
+def test_a_range_of_thousands_of_digits_means_the_whole(server, header):
+    assert ask(server, "/weights.gguf", Range=header)[0] == 200
+
+
+@pytest.mark.parametrize("length", [b"-1", b"\xb2", b"9" * 5000, b"2 2", b"+2", b""])
+def test_a_report_with_an_odd_length_is_refused(folder, length):
+    events = []
+    with Server(Site(folder, on_report=events.append)) as server:
+        assert exchange(server, b"POST /report" + END + b"Content-Length: " + length + b"\r\n\r\n{}").startswith(b"HTTP/1.1 400")
+    assert events == []
+
+
+def test_a_report_that_is_cut_short_or_nested_without_end_is_not_taken(folder):
+    events = []
+    with Server(Site(folder, on_report=events.append)) as server:
+        assert exchange(server, b"POST /report" + END + b"Content-Length: 10\r\n\r\n{}") == b""
+        assert ask(server, "/report", "POST", b"[" * 100_000)[0] == 400
+    assert events == []
