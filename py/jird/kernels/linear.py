@@ -1,6 +1,6 @@
 """What the kernels of op "linear" share: the reference, seeded data, grids, and how a node becomes Params and constants.
 
-Decode (at most DECODE_ROWS rows) has the matvec family, prefill the matmul family; int4.py, int8.py and dense.py register them.
+Decode (at most DECODE_ROWS rows) has the matvec family, prefill the matmul family; quantised.py and dense.py register them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Callable
 import numpy as np
 
 from ..graph.ir import Format
-from .core import DECODE_ROWS, Case, Lowered, Variant, grid2d, poison
+from .core import DECODE_ROWS, Case, Lowered, Variant, grid2d, kernel, poison
 from .dequantise import PAIRS, dequantise, pack_pairs
 from .views import view_rows
 
@@ -270,3 +270,15 @@ def multiply_linear(x, w, y, params, bias=None, residual=None) -> None:
         out += bias[: params.N]
     if residual is not None:
         out += residual[: out.size].reshape(out.shape)
+
+
+def matvec_kernel(name: str, form: Form) -> Callable:
+    """@kernel for a reference of the matvec family: <kind>/name."""
+    return kernel(f"{form.kind}/{name}", op="linear", lower=lower_matvec(form), data=linear_data(form), grid=matvec_grid(form),
+                  variants=matvec_variants(form), cases=matvec_cases(form), strided=("x",))
+
+
+def matmul_kernel(name: str, form: Form) -> Callable:
+    """@kernel for a reference of the matmul family: <kind>/name."""
+    return kernel(f"{form.kind}/{name}", op="linear", lower=lower_matmul(form), data=linear_data(form), grid=matmul_grid,
+                  variants=matmul_variants(form), cases=matmul_cases(form), strided=("x",))
