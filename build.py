@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     one = commands.add_parser("serve", help="fetch what is needed, build dist/ and serve it")
-    one.add_argument("--port", type=int, default=PORT)
+    one.add_argument("--port", type=port, default=PORT, help="0 takes a free one")
     one.add_argument("--no-browser", action="store_true", help="do not open a browser")
     one.set_defaults(run=serve)
 
@@ -106,6 +106,14 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def port(text: str) -> int:
+    """A TCP port. Raises: ValueError outside 0 to 65535."""
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise ValueError(text)
+    return number
+
+
 def finite(text: str) -> float:
     """A number that JSON can carry to the page. Raises: ValueError for NaN and infinities."""
     number = float(text)
@@ -127,7 +135,7 @@ def add_browser(command: argparse.ArgumentParser) -> None:
     command.add_argument("--gpu", choices=("software", "nvidia"), default="software")
     command.add_argument("--f16", action="store_true", help="with --gpu nvidia: let Chromium show shader-f16")
     command.add_argument("--limits", choices=("default",), help="WebGPU's default limits and no features")
-    command.add_argument("--timeout", type=float, default=1800, metavar="SECONDS")
+    command.add_argument("--timeout", type=finite, default=1800, metavar="SECONDS")
     command.add_argument("--no-build", action="store_true", help="use dist/ as it stands")
     command.add_argument("--json", action="store_true", help="print the result as one JSON object, the last line")
 

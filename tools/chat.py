@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from tools import dist as dist_room
 from tools import pins
 from tools.browsers import Choice
-from tools.env import DIST, BuildError, say
+from tools.env import DIST, BuildError, named_path, say
 from tools.jobs import PageRun, run_page
 
 RESULT_FIELDS = (
@@ -38,24 +38,24 @@ def job_model(name: str) -> tuple[dict, dict[str, Path]]:
 
     Raises: BuildError when it is neither, or dist/ was built without models.
     """
-    path = Path(name).expanduser()
     if name in {model.name for model in pins.MODELS}:
         manifest = json.loads((DIST / "manifest.json").read_text(encoding="utf-8"))
         for entry in manifest["models"]:
             if entry["name"] == name:
                 return {key: entry[key] for key in ("name", "title", "url", "bytes", "sha256")}, {}
         raise BuildError(f"dist/ was built without {name}.")
+    path = named_path(name)
+    if path is None:
+        bundled = ", ".join(model.name for model in pins.MODELS)
+        raise BuildError(f"--model {name[:200]}: no such file or folder, and no bundled model of that name (bundled: {bundled}).")
     mount = re.sub(r"[^\w.-]", "_", path.resolve().name, flags=re.ASCII)
     entry = {"name": path.resolve().name, "title": path.resolve().name}
     if path.is_file():
         return entry | {"url": f"local/{mount}", "bytes": path.stat().st_size}, {mount: path.resolve()}
-    if path.is_dir():
-        files = {p.name: p.stat().st_size for p in sorted(path.iterdir()) if p.is_file() and p.suffix in CHECKPOINT_SUFFIXES}
-        if not files:
-            raise BuildError(f"{path} holds no checkpoint: no .json, .safetensors or .gguf file is in it.")
-        return entry | {"url": f"local/{mount}/", "files": files, "bytes": sum(files.values())}, {mount: path.resolve()}
-    bundled = ", ".join(model.name for model in pins.MODELS)
-    raise BuildError(f"--model {name}: no such file or folder, and no bundled model of that name (bundled: {bundled}).")
+    files = {p.name: p.stat().st_size for p in sorted(path.iterdir()) if p.is_file() and p.suffix in CHECKPOINT_SUFFIXES}
+    if not files:
+        raise BuildError(f"{path} holds no checkpoint: no .json, .safetensors or .gguf file is in it.")
+    return entry | {"url": f"local/{mount}/", "files": files, "bytes": sum(files.values())}, {mount: path.resolve()}
 
 
 def chat_job(args: argparse.Namespace) -> dict:
@@ -69,7 +69,7 @@ def chat_job(args: argparse.Namespace) -> dict:
         job["raw"] = args.prompt
     else:
         job["messages"] = _messages(args)
-    if args.force_ids:
+    if args.force_ids is not None:
         ids = read_json(args.force_ids, "--force-ids")
         if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
             raise BuildError(f"--force-ids {args.force_ids}: a JSON list of token ids is expected.")
@@ -81,7 +81,7 @@ def _messages(args: argparse.Namespace) -> list[dict]:
     if (args.prompt is None) == (args.messages is None):
         raise BuildError("Give a prompt or --messages FILE, one of the two.")
     messages = [{"role": "user", "content": args.prompt}]
-    if args.messages:
+    if args.messages is not None:
         messages = read_json(args.messages, "--messages")
         if not isinstance(messages, list) or not all(isinstance(m, dict) and {"role", "content"} <= set(m) for m in messages):
             raise BuildError(f"--messages {args.messages}: a JSON list of objects with role and content is expected.")
@@ -94,7 +94,7 @@ def read_json(path: str, flag: str):
     """The JSON value of a file named on the command line. Raises: BuildError naming the flag."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BuildError(f"{flag} {path} cannot be read as JSON ({error}).") from None
 
 

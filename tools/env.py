@@ -112,3 +112,12 @@ def error_line(text: str) -> str:
     if unreachable:
         return f"no connection: {unreachable[-1].group()}"
     return last_line("\n".join(line for line in lines if "error" in line.lower()) or text)
+
+
+def named_path(name: str) -> Path | None:
+    """The file or folder of that name, or None where there is none or no file system could have it."""
+    try:
+        path = Path(name).expanduser()
+        return path if name and (path.is_file() or path.is_dir()) else None
+    except (OSError, ValueError, RuntimeError):
+        return None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools import browsers, pins
 from tools import dist as dist_room
-from tools.env import ROOT, BuildError, apt_install, error_line, pip_install, python, say
+from tools.env import ROOT, BuildError, apt_install, error_line, named_path, pip_install, python, say
 
 LAVAPIPE = ("/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d")
 
@@ -22,9 +22,9 @@ def plan(args: argparse.Namespace) -> int:
     if args.model in {model.name for model in pins.MODELS}:
         path = dist_room.model_file(args.model)
     else:
-        path = Path(args.model).expanduser()
-        if not path.exists():
-            raise BuildError(f"plan {args.model}: no such file or folder, and no bundled model of that name.")
+        path = named_path(args.model)
+        if path is None:
+            raise BuildError(f"plan {args.model[:200]}: no such file or folder, and no bundled model of that name.")
     command = [str(python()), "-m", "jird.engine.cli_plan", str(path)]
     command += ["--features", args.features] if args.features else []
     command += ["--max-storage-buffers", str(args.max_storage_buffers)]

@@ -245,3 +245,32 @@ def test_kernels_fail_when_a_case_fails_or_none_ran(run_command, passed, failed,
     result = {"ev": "result", "passed": passed, "failed": failed, "skipped": 0, "adapter": "a", "done": True}
     got, _, err = run_command(f"post(*{[case] * failed!r}, {result!r})", "kernels")
     assert got == status and ("norm/rms_norm T=1: off by 2" in err) == bool(failed)
+
+
+@pytest.mark.parametrize("flag", ["--messages", "--force-ids"])
+@pytest.mark.parametrize("content", [b"", b"not json", b"\xff\xfe", b"[" * 100_000, b'{"a": 1}', b"[1, \"x\"]", b"[-1]", b"[null]", b"9" * 6000], ids=lambda content: repr(content[:8]))
+def test_a_file_that_holds_something_else_is_a_sentence(flag, content, tmp_path):
+    (tmp_path / "f.json").write_bytes(content)
+    with pytest.raises(BuildError, match=flag):
+        job_of(*([] if flag == "--messages" else ["hi"]), flag, str(tmp_path / "f.json"))
+
+
+@pytest.mark.parametrize("path", ["", "no/such", "."])
+def test_a_file_that_cannot_be_read_is_a_sentence(path):
+    with pytest.raises(BuildError, match="--force-ids"):
+        job_of("hi", "--force-ids", path)
+    with pytest.raises(BuildError, match="--messages"):
+        job_of("--messages", path)
+
+
+@pytest.mark.parametrize("name", ["", "a" * 5000, "a\0b", "~nobody/x", "no/such.gguf", "/dev/null"])
+def test_a_model_that_no_path_names_is_a_sentence(name):
+    with pytest.raises(BuildError, match="no such file or folder"):
+        chat.job_model(name)
+
+
+@pytest.mark.parametrize("argv", [["serve", "--port", "65536"], ["serve", "--port", "-1"], ["chat", "hi", "--temperature", "nan"], ["chat", "hi", "--timeout", "nan"]])
+def test_a_number_that_cannot_be_is_a_usage_error(argv, capsys):
+    with pytest.raises(SystemExit) as ended:
+        build.main(argv)
+    assert ended.value.code == 2 and argv[-2] in capsys.readouterr().err
