@@ -120,7 +120,9 @@ def attention_decode(q, k_cache, v_cache, y, step, params, consts):
 
 def _lower_append(node, ctx, variant):
     a = node.attrs
-    if ctx.is_software or not ctx.one_row_a_slot or ctx.rows > DECODE_ROWS or a["head_dim"] > 256 or not _is_vec4(node, "v") or not fits_tables(node, ctx):
+    if ctx.is_software or not ctx.one_row_a_slot or ctx.rows > DECODE_ROWS or a["head_dim"] > 256 or a["head_dim"] % 8 or not fits_tables(node, ctx):
+        return None
+    if not _is_vec4(node, "q", "k", "v"):
         return None
     views = {n: x for slot in "qkv" for n, x in view_params(slot, node.inputs[slot]).items()}
     return Lowered({"T": ctx.rows, **_heads(a), "context": ctx.context, "window": a.get("window", 0), **views},
@@ -290,24 +292,26 @@ def attention_serial(q, k_cache, v_cache, y, step, params, consts):
     attention_decode(q, k_cache, v_cache, y, step, params, consts)
 
 
-def _tile_keys(head_dim: int) -> int:
-    """Keys of a tile that leaves the whole kernel under 16 KiB of workgroup memory."""
-    return 32 if head_dim <= 64 else 16 if head_dim <= 128 else 8
+def _row_lanes(head_dim: int) -> int:
+    """Threads a row: as many as divide the column groups and leave the kernel under 16 KiB of workgroup memory; 0: none do."""
+    fitting = [n for n, widest in ((8, 64), (4, 128), (2, 256)) if head_dim <= widest and head_dim % (4 * n) == 0]
+    return fitting[0] if fitting and head_dim % 8 == 0 else 0
 
 
 def _lower_prefill(node, ctx, variant):
     lowered = _lower_rows(node, ctx, variant)
-    if lowered is None or ctx.is_software or ctx.rows <= DECODE_ROWS or node.attrs["head_dim"] % 16:
+    lanes = _row_lanes(node.attrs["head_dim"])
+    if lowered is None or ctx.is_software or ctx.rows <= DECODE_ROWS or not lanes:
         return None
-    return Lowered(lowered.params, {**lowered.consts, "TILE": _tile_keys(node.attrs["head_dim"])})
+    return Lowered(lowered.params, {**lowered.consts, "LANES": lanes})
 
 
-def _with_tile(case: Case) -> Case:
-    return replace(case, consts={**case.consts, "TILE": _tile_keys(case.consts["HEAD_DIM"])})
+def _with_lanes(case: Case) -> Case:
+    return replace(case, consts={**case.consts, "LANES": _row_lanes(case.consts["HEAD_DIM"])})
 
 
 @kernel("attention/prefill", op="attention", lower=_lower_prefill, data=_data_prefill, strided=("q",), tol=2e-5,
-        grid=lambda p, c: (p.heads, -(-p.T // (c.WG // 4)), 1), variants=(Variant("tile", {"WG": 128}),), cases=[_with_tile(c) for c in _PREFILL_CASES])
+        grid=lambda p, c: (p.heads, -(-p.T // (c.WG // c.LANES)), 1), variants=(Variant("tile", {"WG": 128}),), cases=[_with_lanes(c) for c in _PREFILL_CASES])
 def attention_prefill(q, k_cache, v_cache, y, step, params, consts):
     """y[t, h] = softmax_s(q[t, h] . k[slot, s, g] * scale) . v[slot, s, g], s in [kv_len - window, kv_len), g = h // (heads / kv_heads)
 

@@ -1,5 +1,5 @@
 //!include step
-//!include rope_pairs
+//!include rope_vec4
 //!include kv_max_{REDUCE=tree}
 //!include kv_attend
 // q and k are turned by the position's angles, k and v appended to the cache, then
@@ -23,8 +23,8 @@ struct Params {
     v_offset: u32,
     scale: f32,
 }
-@group(0) @binding(0) var<storage, read> q: array<f32>;                // [T, heads * head_dim] in rows of q_stride
-@group(0) @binding(1) var<storage, read> k: array<f32>;                // [T, kv_heads * head_dim] in rows of k_stride
+@group(0) @binding(0) var<storage, read> q: array<vec4f>;              // [T, heads * head_dim] in rows of q_stride
+@group(0) @binding(1) var<storage, read> k: array<vec4f>;              // [T, kv_heads * head_dim] in rows of k_stride
 @group(0) @binding(2) var<storage, read> v: array<vec4f>;              // [T, kv_heads * head_dim] in rows of v_stride
 @group(0) @binding(3) var<storage, read> cos: array<f32>;              // [context, head_dim/2]
 @group(0) @binding(4) var<storage, read> sin: array<f32>;              // [context, head_dim/2]
@@ -34,31 +34,18 @@ struct Params {
 @group(0) @binding(8) var<uniform> step: array<StepRow, ROWS>;
 @group(0) @binding(9) var<uniform> params: Params;
 
-var<workgroup> turned_q: array<f32, HEAD_DIM>;
-var<workgroup> turned_k: array<f32, HEAD_DIM>;
-var<private> cache: u32;      // first vec4 of this head's key 0
-var<private> newest: u32;     // the row's own key: turned_k and v stand for its place in the cache
-var<private> new_value: u32;  // first vec4 of the row's own value
+var<workgroup> turned: array<vec4f, 2u * D4>;   // q, then the new key
+var<private> cache: u32;                        // first vec4 of this head's key 0
 
 fn q4(c: u32) -> vec4f {
-    return vec4f(turned_q[4u * c], turned_q[4u * c + 1u], turned_q[4u * c + 2u], turned_q[4u * c + 3u]);
-}
-
-fn new_k4(c: u32) -> vec4f {
-    return vec4f(turned_k[4u * c], turned_k[4u * c + 1u], turned_k[4u * c + 2u], turned_k[4u * c + 3u]);
+    return turned[c];
 }
 
 fn key4(s: u32, c: u32) -> vec4f {
-    if (s == newest) {
-        return new_k4(c);
-    }
     return k_cache[cache + s * params.kv_heads * D4 + c];
 }
 
 fn value4(s: u32, c: u32) -> vec4f {
-    if (s == newest) {
-        return v[new_value + c];
-    }
     return v_cache[cache + s * params.kv_heads * D4 + c];
 }
 
@@ -68,38 +55,42 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
     let head = wg.x;
     let group = params.heads / params.kv_heads;
     let kv_head = head / group;
-    let is_live = !is_idle(row.flags) && row.position < params.context;
+    let is_live = !is_idle(row.flags) && row.position < params.context && row.kv_len > 0u;
     let end = select(0u, min(row.kv_len, params.context), is_live);
     let start = select(0u, end - min(params.window, end), params.window > 0u);
     cache = (row.slot * params.context * params.kv_heads + kv_head) * D4;
-    newest = row.position;
-    new_value = (wg.y * params.v_stride + params.v_offset) / 4u + kv_head * D4;
 
-    let half = HEAD_DIM / 2u;
-    let angle = min(row.position, params.context - 1u) * half;
-    let q_head = wg.y * params.q_stride + params.q_offset + head * HEAD_DIM;
-    let k_head = wg.y * params.k_stride + params.k_offset + kv_head * HEAD_DIM;
-    for (var i = local; i < half; i += WG) {
-        let first = rope_first(i);
-        let second = rope_second(i, half);
-        let cosine = cos[angle + i];
-        let sine = sin[angle + i];
-        let pair_q = rope_turn(q[q_head + first], q[q_head + second], cosine, sine);
-        let pair_k = rope_turn(k[k_head + first], k[k_head + second], cosine, sine);
-        turned_q[first] = pair_q.x;
-        turned_q[second] = pair_q.y;
-        turned_k[first] = pair_k.x;
-        turned_k[second] = pair_k.y;
+    let angle = min(row.position, params.context - 1u) * (HEAD_DIM / 2u);
+    let q_head = (wg.y * params.q_stride + params.q_offset) / 4u + head * D4;
+    let k_head = (wg.y * params.k_stride + params.k_offset) / 4u + kv_head * D4;
+    let v_head = (wg.y * params.v_stride + params.v_offset) / 4u + kv_head * D4;
+    let column = local % D4;
+    let other = rope_other(column, D4);
+    if (local < D4) {
+        turned[local] = rope4(q[q_head + column], q[q_head + other], angle, column, D4);
+    } else if (local < 2u * D4) {
+        turned[local] = rope4(k[k_head + column], k[k_head + other], angle, column, D4);
     }
     workgroupBarrier();
-    if (is_live && head % group == 0u) {
-        let goal = cache + row.position * params.kv_heads * D4;
-        for (var c = local; c < D4; c += WG) {
-            k_cache[goal + c] = new_k4(c);
-            v_cache[goal + c] = v[new_value + c];
+    // the keys in the cache, then the row's own
+    var own = 0.0;
+    for (var c = local % KEY_LANES; c < D4; c += KEY_LANES) {
+        own += dot(turned[c], turned[D4 + c]);
+    }
+    let score = sum_lanes(vec4f(own)).x * params.scale;
+    var got = attend(local, start, max(end, 1u) - 1u, params.scale);
+    if (local < D4 && is_live) {
+        let most = max(got.most, score);
+        let fade = exp(got.most - most);
+        let p = exp(score - most);
+        got.value = got.value * fade + p * v[v_head + local];
+        got.sum = got.sum * fade + p;
+        if (head % group == 0u) {
+            let goal = cache + row.position * params.kv_heads * D4 + local;
+            k_cache[goal] = turned[D4 + local];
+            v_cache[goal] = v[v_head + local];
         }
     }
-    let got = attend(local, start, end, params.scale);
     if (local < D4) {
         y[(wg.y * params.heads + head) * D4 + local] = got.value / max(got.sum, 1e-30);
     }

@@ -1,17 +1,16 @@
 //!include step
 // y[t, h] = softmax_s(q[t, h] . k[slot, s, g] * scale) . v[slot, s, g], s in [kv_len - window, kv_len), g = h's kv head.
 // One workgroup a (head, BLOCK rows), LANES threads a row; keys and values pass through one tile of TILE keys in workgroup
-// memory. A block is walked in runs of rows of one slot. Tiles start at multiples of TILE, so a row's result does not
-// depend on its neighbours. No keys or an idle row: 0.
+// memory; a thread scores four keys and adds up every LANES-th column group. A block is walked in runs of rows of one slot.
+// Tiles start at multiples of TILE, so a row's result does not depend on its neighbours. No keys or an idle row: 0.
 override WG: u32 = 128u;
 const ROWS: u32 = 1u;
 const HEAD_DIM: u32 = 64u;
-const TILE: u32 = 32u;          // a multiple of LANES; (TILE * (HEAD_DIM/4 + 1) * 16 + BLOCK * (TILE + 5) * 4) bytes of workgroup memory
-const LANES = 4u;
+const LANES: u32 = 8u;          // (4 * LANES * (HEAD_DIM/4 + 1) + WG + BLOCK) * 16 + WG * 4 bytes of workgroup memory
+const TILE = 4u * LANES;
 const BLOCK = WG / LANES;
 const D4 = HEAD_DIM / 4u;       // a multiple of LANES
-const LANE_KEYS = TILE / LANES;
-const LANE_COLUMNS = D4 / LANES;
+const COLUMNS = D4 / LANES;
 const LINE = D4 + 1u;           // one past, against bank conflicts
 const LOWEST = -3.4e38;
 
@@ -33,7 +32,7 @@ struct Params {
 @group(0) @binding(5) var<uniform> params: Params;
 
 var<workgroup> tile: array<vec4f, TILE * LINE>;
-var<workgroup> weights: array<f32, BLOCK * (TILE + 1u)>;
+var<workgroup> weights: array<vec4f, BLOCK * (LANES + 1u)>;   // of keys lane + LANES * (0, 1, 2, 3)
 var<workgroup> lane_values: array<f32, WG>;
 
 // Keys [x, y) that row t sees.
@@ -49,11 +48,11 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
     let lane = local % LANES;
     let my_row = min(wg.y * BLOCK + local / LANES, params.T - 1u);
     let query = (my_row * params.q_stride + params.q_offset) / 4u + head * D4;
-    let my_weights = local / LANES * (TILE + 1u);
+    let my_weights = local / LANES * (LANES + 1u);
     let stride = params.kv_heads * D4;
     var most = LOWEST;
     var sum = 0.0;
-    var value: array<vec4f, LANE_COLUMNS>;
+    var value: array<vec4f, COLUMNS>;
 
     var run_end = wg.y * BLOCK;
     while (run_end < block_end) {
@@ -73,51 +72,61 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
         let cache = slot * params.context * stride + head / (params.heads / params.kv_heads) * D4;
 
         for (var base = first - first % TILE; base < last; base += TILE) {
-            for (var i = local; i < TILE * D4; i += WG) {
-                let s = i / D4;
-                tile[s * LINE + i % D4] = select(vec4f(), k_cache[cache + min(base + s, last - 1u) * stride + i % D4], base + s < last);
-            }
-            workgroupBarrier();
-            var scores = array<f32, LANE_KEYS>();   // naga zeroes a var in a loop only where it has a value
-            for (var c = 0u; c < D4; c++) {
-                let part = q[query + c];
-                for (var i = 0u; i < LANE_KEYS; i++) {
-                    scores[i] += dot(part, tile[(lane + LANES * i) * LINE + c]);
+            let keys = min(last - base, TILE);
+            for (var i = local; i < TILE * D4; i += 2u * WG) {
+                // two loads under way; what lies past the last key is 0, not what the cache holds there
+                let origin = cache + base * stride;
+                let j = i + WG;
+                let one = select(vec4f(), k_cache[origin + min(i / D4, keys - 1u) * stride + i % D4], i / D4 < keys);
+                let two = select(vec4f(), k_cache[origin + min(j / D4, keys - 1u) * stride + j % D4], j / D4 < keys);
+                tile[i / D4 * LINE + i % D4] = one;
+                if (j < TILE * D4) {
+                    tile[j / D4 * LINE + j % D4] = two;
                 }
             }
-            var now = LOWEST;
-            for (var i = 0u; i < LANE_KEYS; i++) {
-                let s = base + lane + LANES * i;
-                scores[i] *= params.scale;
-                now = max(now, select(LOWEST, scores[i], s >= mine.x && s < mine.y));
-            }
-            lane_values[local] = now;
             workgroupBarrier();
-            for (var i = local; i < TILE * D4; i += WG) {
-                let s = i / D4;
-                tile[s * LINE + i % D4] = select(vec4f(), v_cache[cache + min(base + s, last - 1u) * stride + i % D4], base + s < last);
+            var scores = vec4f();
+            for (var c = 0u; c < D4; c += 2u) {
+                let one = q[query + c];
+                let two = q[query + c + 1u];
+                let key = lane * LINE + c;
+                scores += vec4f(dot(one, tile[key]), dot(one, tile[key + LANES * LINE]), dot(one, tile[key + 2u * LANES * LINE]), dot(one, tile[key + 3u * LANES * LINE]));
+                scores += vec4f(dot(two, tile[key + 1u]), dot(two, tile[key + LANES * LINE + 1u]), dot(two, tile[key + 2u * LANES * LINE + 1u]),
+                                dot(two, tile[key + 3u * LANES * LINE + 1u]));
             }
-            now = most;
+            let s = base + lane + LANES * vec4u(0u, 1u, 2u, 3u);
+            let is_seen = (s >= vec4u(mine.x)) & (s < vec4u(mine.y));
+            scores = select(vec4f(LOWEST), scores * params.scale, is_seen);
+            lane_values[local] = max(max(scores.x, scores.y), max(scores.z, scores.w));
+            workgroupBarrier();
+            for (var i = local; i < TILE * D4; i += 2u * WG) {
+                let origin = cache + base * stride;
+                let j = i + WG;
+                let one = select(vec4f(), v_cache[origin + min(i / D4, keys - 1u) * stride + i % D4], i / D4 < keys);
+                let two = select(vec4f(), v_cache[origin + min(j / D4, keys - 1u) * stride + j % D4], j / D4 < keys);
+                tile[i / D4 * LINE + i % D4] = one;
+                if (j < TILE * D4) {
+                    tile[j / D4 * LINE + j % D4] = two;
+                }
+            }
+            var now = most;
             for (var i = 0u; i < LANES; i++) {
                 now = max(now, lane_values[local - lane + i]);
             }
             let fade = exp(most - now);
             most = now;
-            sum *= fade;
-            for (var i = 0u; i < LANE_KEYS; i++) {
-                let s = base + lane + LANES * i;
-                let p = select(0.0, exp(scores[i] - most), s >= mine.x && s < mine.y);
-                weights[my_weights + lane + LANES * i] = p;
-                sum += p;
-            }
+            let p = select(vec4f(), exp(scores - most), is_seen);
+            weights[my_weights + lane] = p;
+            sum = sum * fade + (p.x + p.y + p.z + p.w);
             workgroupBarrier();
-            for (var i = 0u; i < LANE_COLUMNS; i++) {
+            for (var i = 0u; i < COLUMNS; i++) {
                 value[i] *= fade;
             }
-            for (var s = 0u; s < TILE; s++) {
-                let p = weights[my_weights + s];
-                for (var i = 0u; i < LANE_COLUMNS; i++) {
-                    value[i] += p * tile[s * LINE + lane + LANES * i];
+            for (var j = 0u; j < LANES; j++) {
+                let weight = weights[my_weights + j];
+                for (var i = 0u; i < COLUMNS; i++) {
+                    let column = j * LINE + lane + LANES * i;
+                    value[i] += mat4x4f(tile[column], tile[column + LANES * LINE], tile[column + 2u * LANES * LINE], tile[column + 3u * LANES * LINE]) * weight;
                 }
             }
             workgroupBarrier();
@@ -127,9 +136,12 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
     workgroupBarrier();
     if (wg.y * BLOCK + local / LANES < params.T) {
         let first_lane = local - lane;
-        let total = lane_values[first_lane] + lane_values[first_lane + 1u] + lane_values[first_lane + 2u] + lane_values[first_lane + 3u];
+        var total = 0.0;
+        for (var i = 0u; i < LANES; i++) {
+            total += lane_values[first_lane + i];
+        }
         let goal = (my_row * params.heads + head) * D4;
-        for (var i = 0u; i < LANE_COLUMNS; i++) {
+        for (var i = 0u; i < COLUMNS; i++) {
             y[goal + lane + LANES * i] = value[i] / max(total, 1e-30);
         }
     }

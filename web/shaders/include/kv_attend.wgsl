@@ -30,20 +30,43 @@ fn attend(local: u32, start: u32, end: u32, scale: f32) -> Attended {
     for (var tile = start; tile < end; tile += TILE) {
         let count = min(end - tile, TILE);
         var mine = LOWEST;
-        for (var base = 0u; base < count; base += KEYS_ABREAST) {
-            let s = base + local / KEY_LANES;
-            let is_key = s < count;
-            let key = tile + min(s, count - 1u);
-            var score = 0.0;
-            for (var j = lane; j < D4; j += KEY_LANES) {
-                score += dot(q4(j), key4(key, j));
-            }
-            score = sum_lanes(score) * scale;
-            if (is_key) {
-                mine = max(mine, score);
-                if (lane == 0u) {
-                    attend_scores[s] = score;
+        var base = 0u;
+        while (base < count) {
+            if (count - base > KEYS_ABREAST) {
+                // four keys a thread, so that their loads are under way together
+                let s = base + local / KEY_LANES + KEYS_ABREAST * vec4u(0u, 1u, 2u, 3u);
+                let keys = tile + min(s, vec4u(count - 1u));
+                var scores = vec4f();
+                for (var j = lane; j < D4; j += KEY_LANES) {
+                    let part_q = q4(j);
+                    scores += vec4f(dot(part_q, key4(keys.x, j)), dot(part_q, key4(keys.y, j)), dot(part_q, key4(keys.z, j)), dot(part_q, key4(keys.w, j)));
                 }
+                scores = sum_lanes(scores) * scale;
+                let known = select(vec4f(LOWEST), scores, s < vec4u(count));
+                mine = max(mine, max(max(known.x, known.y), max(known.z, known.w)));
+                if (lane == 0u) {
+                    for (var i = 0u; i < 4u; i++) {
+                        if (s[i] < count) {
+                            attend_scores[s[i]] = scores[i];
+                        }
+                    }
+                }
+                base += 4u * KEYS_ABREAST;
+            } else {
+                let s = base + local / KEY_LANES;
+                let key = tile + min(s, count - 1u);
+                var score = 0.0;
+                for (var j = lane; j < D4; j += KEY_LANES) {
+                    score += dot(q4(j), key4(key, j));
+                }
+                score = sum_lanes(vec4f(score)).x * scale;
+                if (s < count) {
+                    mine = max(mine, score);
+                    if (lane == 0u) {
+                        attend_scores[s] = score;
+                    }
+                }
+                base += KEYS_ABREAST;
             }
         }
         let now = max(most, max_all(mine, local));
@@ -52,10 +75,21 @@ fn attend(local: u32, start: u32, end: u32, scale: f32) -> Attended {
         sum *= fade;
         value *= fade;
         if (part < VALUES_ABREAST) {
-            for (var s = part; s < count; s += VALUES_ABREAST) {
+            var s = part;
+            while (s + 3u * VALUES_ABREAST < count) {
+                let p = exp(vec4f(attend_scores[s], attend_scores[s + VALUES_ABREAST], attend_scores[s + 2u * VALUES_ABREAST],
+                                  attend_scores[s + 3u * VALUES_ABREAST]) - most);
+                let key = tile + s;
+                let values = mat4x4f(value4(key, c), value4(key + VALUES_ABREAST, c), value4(key + 2u * VALUES_ABREAST, c), value4(key + 3u * VALUES_ABREAST, c));
+                value += values * p;
+                sum += p.x + p.y + p.z + p.w;
+                s += 4u * VALUES_ABREAST;
+            }
+            while (s < count) {
                 let p = exp(attend_scores[s] - most);
-                sum += p;
                 value += p * value4(tile + s, c);
+                sum += p;
+                s += VALUES_ABREAST;
             }
         }
         workgroupBarrier();

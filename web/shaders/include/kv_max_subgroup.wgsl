@@ -19,10 +19,11 @@ fn max_all(v: f32, local: u32) -> f32 {
     return most;
 }
 
-// sum_lanes(v): sum of v over the KEY_LANES neighbouring threads that share a key, given to all of them.
-const KEY_LANES = min(MAX_LANES, 8u);
+// sum_lanes(v): sums of v over the KEY_LANES neighbouring threads that share a key, given to all of them.
+const LANES: u32 = 4u;
+const KEY_LANES = min(MAX_LANES, LANES);
 
-fn sum_lanes(v: f32) -> f32 {
+fn sum_lanes(v: vec4f) -> vec4f {
     var sum = v;
     for (var lanes = 1u; lanes < KEY_LANES; lanes *= 2u) {
         sum += subgroupShuffleXor(sum, lanes);

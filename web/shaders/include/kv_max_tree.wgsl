@@ -25,6 +25,6 @@ fn max_all(v: f32, local: u32) -> f32 {
 // A thread has a key of its own: nothing to add up.
 const KEY_LANES = 1u;
 
-fn sum_lanes(v: f32) -> f32 {
+fn sum_lanes(v: vec4f) -> vec4f {
     return v;
 }
