@@ -36,6 +36,7 @@ struct Params {
 
 var<workgroup> turned: array<vec4f, 2u * D4>;   // q, then the new key
 var<private> cache: u32;                        // first vec4 of this head's key 0
+var<private> own_value: u32;                    // first vec4 of the row's own value
 
 fn q4(c: u32) -> vec4f {
     return turned[c];
@@ -47,6 +48,14 @@ fn key4(s: u32, c: u32) -> vec4f {
 
 fn value4(s: u32, c: u32) -> vec4f {
     return v_cache[cache + s * params.kv_heads * D4 + c];
+}
+
+fn own_key4(c: u32) -> vec4f {
+    return turned[D4 + c];
+}
+
+fn own_value4(c: u32) -> vec4f {
+    return v[own_value + c];
 }
 
 @compute @workgroup_size(WG)
@@ -63,7 +72,7 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
     let angle = min(row.position, params.context - 1u) * (HEAD_DIM / 2u);
     let q_head = (wg.y * params.q_stride + params.q_offset) / 4u + head * D4;
     let k_head = (wg.y * params.k_stride + params.k_offset) / 4u + kv_head * D4;
-    let v_head = (wg.y * params.v_stride + params.v_offset) / 4u + kv_head * D4;
+    own_value = (wg.y * params.v_stride + params.v_offset) / 4u + kv_head * D4;
     let column = local % D4;
     let other = rope_other(column, D4);
     if (local < D4) {
@@ -72,24 +81,11 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
         turned[local] = rope4(k[k_head + column], k[k_head + other], angle, column, D4);
     }
     workgroupBarrier();
-    // the keys in the cache, then the row's own
-    var own = 0.0;
-    for (var c = local % KEY_LANES; c < D4; c += KEY_LANES) {
-        own += dot(turned[c], turned[D4 + c]);
-    }
-    let score = sum_lanes(vec4f(own)).x * params.scale;
-    var got = attend(local, start, max(end, 1u) - 1u, params.scale);
-    if (local < D4 && is_live) {
-        let most = max(got.most, score);
-        let fade = exp(got.most - most);
-        let p = exp(score - most);
-        got.value = got.value * fade + p * v[v_head + local];
-        got.sum = got.sum * fade + p;
-        if (head % group == 0u) {
-            let goal = cache + row.position * params.kv_heads * D4 + local;
-            k_cache[goal] = turned[D4 + local];
-            v_cache[goal] = v[v_head + local];
-        }
+    let got = attend_own(local, start, end, params.scale);
+    if (local < D4 && is_live && head % group == 0u) {
+        let goal = cache + row.position * params.kv_heads * D4 + local;
+        k_cache[goal] = own_key4(local);
+        v_cache[goal] = own_value4(local);
     }
     if (local < D4) {
         y[(wg.y * params.heads + head) * D4 + local] = got.value / max(got.sum, 1e-30);

@@ -24,6 +24,7 @@ struct Params {
 
 var<private> query: u32;   // first vec4 of this head's query
 var<private> cache: u32;   // first vec4 of this head's key 0
+var<private> own: u32;     // the row's own key
 
 fn q4(c: u32) -> vec4f {
     return q[query + c];
@@ -37,6 +38,14 @@ fn value4(s: u32, c: u32) -> vec4f {
     return v_cache[cache + s * params.kv_heads * D4 + c];
 }
 
+fn own_key4(c: u32) -> vec4f {
+    return key4(own, c);
+}
+
+fn own_value4(c: u32) -> vec4f {
+    return value4(own, c);
+}
+
 @compute @workgroup_size(WG)
 fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: vec3u) {
     let row = step[wg.y];
@@ -45,7 +54,8 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
     let start = select(0u, end - min(params.window, end), params.window > 0u);
     query = (wg.y * params.q_stride + params.q_offset) / 4u + head * D4;
     cache = (row.slot * params.context * params.kv_heads + head / (params.heads / params.kv_heads)) * D4;
-    let got = attend(local, start, end, params.scale);
+    own = max(end, 1u) - 1u;
+    let got = attend_own(local, start, end, params.scale);
     if (local < D4) {
         y[(wg.y * params.heads + head) * D4 + local] = got.value / max(got.sum, 1e-30);
     }

@@ -28,6 +28,7 @@ struct Params {
 
 var<private> query: u32;   // first vec4 of this head's query
 var<private> cache: u32;   // first vec4 of this head's key 0
+var<private> own: u32;     // the row's own key
 
 fn q4(c: u32) -> vec4f {
     return q[query + c];
@@ -39,6 +40,14 @@ fn key4(s: u32, c: u32) -> vec4f {
 
 fn value4(s: u32, c: u32) -> vec4f {
     return v_cache[cache + s * params.kv_heads * D4 + c];
+}
+
+fn own_key4(c: u32) -> vec4f {
+    return key4(own, c);
+}
+
+fn own_value4(c: u32) -> vec4f {
+    return value4(own, c);
 }
 
 @compute @workgroup_size(WG)
@@ -53,7 +62,13 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) wg: 
     let start = max(wg.x * params.split_keys, select(0u, seen - min(params.window, seen), params.window > 0u));
     query = (wg.z * params.q_stride + params.q_offset) / 4u + head * D4;
     cache = (row.slot * params.context * params.kv_heads + head / (params.heads / params.kv_heads)) * D4;
-    let got = attend(local, start, end, params.scale);
+    own = seen - 1u;
+    var got: Attended;
+    if (end == seen) {
+        got = attend_own(local, start, end, params.scale);
+    } else {
+        got = attend(local, start, end, params.scale);
+    }
     let goal = ((wg.z * params.heads + head) * params.splits + wg.x) * (HEAD_DIM + 2u);
     if (local == 0u) {
         partials[goal] = got.most;

@@ -1,6 +1,7 @@
 // attend(local, start, end, scale): softmax(q . k * scale) . v over keys [start, end) of one head, by one workgroup, running
 // maximum over tiles of TILE keys. The file that includes this gives q4(c), key4(s, c), value4(s, c): column group c of D4
-// of the query, of key s, of value s. Order of sums: keys of a column are spread over WG / D4 threads, then added in order;
+// of the query, of key s, of value s; and own_key4(c), own_value4(c) of the row's own key, which attend_own adds after the
+// others (it need not be in the cache yet; every kernel takes it last, so that they agree bit for bit). Order of sums: keys of a column are spread over WG / D4 threads, then added in order;
 // it depends on [start, end) only. Every thread of the workgroup must call it with the same range.
 override WG: u32 = 256u;
 const HEAD_DIM: u32 = 64u;
@@ -110,4 +111,21 @@ fn attend(local: u32, start: u32, end: u32, scale: f32) -> Attended {
         }
     }
     return Attended(value, most, sum);
+}
+
+// attend over the keys of [start, end) but the last, which is the row's own.
+fn attend_own(local: u32, start: u32, end: u32, scale: f32) -> Attended {
+    if (start >= end) {
+        return Attended(vec4f(), LOWEST, 0.0);
+    }
+    var own = 0.0;
+    for (var c = local % KEY_LANES; c < D4; c += KEY_LANES) {
+        own += dot(q4(c), own_key4(c));
+    }
+    let score = sum_lanes(vec4f(own)).x * scale;
+    let others = attend(local, start, end - 1u, scale);
+    let most = max(others.most, score);
+    let fade = exp(others.most - most);
+    let p = exp(score - most);
+    return Attended(others.value * fade + p * own_value4(local % D4), most, others.sum * fade + p);
 }
