@@ -23,7 +23,8 @@ SURE = 0.02
 
 def letters(count: int) -> dict:
     """tokenizer.json of `count` characters: ids past a tokenizer's vocabulary are padding that is never chosen."""
-    return {"model": {"type": "BPE", "vocab": {chr(256 + i): i for i in range(count)}, "merges": []}, "added_tokens": []}
+    return {"model": {"type": "BPE", "vocab": {chr(256 + i): i for i in range(count)}, "merges": []}, "added_tokens": [],
+            "decoder": {"type": "ByteLevel"}}
 
 
 class Case:
