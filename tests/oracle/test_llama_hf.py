@@ -24,7 +24,7 @@ SURE = 0.02
 def letters(count: int) -> dict:
     """tokenizer.json of `count` characters: ids past a tokenizer's vocabulary are padding that is never chosen."""
     return {"model": {"type": "BPE", "vocab": {chr(256 + i): i for i in range(count)}, "merges": []}, "added_tokens": [],
-            "decoder": {"type": "ByteLevel"}}
+            "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}}
 
 
 class Case:
