@@ -59,3 +59,15 @@ def test_prefill_plans_have_the_rows_of_the_device_cut_to_the_context(info, opti
 def test_engine_options_out_of_range_are_refused_by_name(setting, value):
     with pytest.raises(BadRequest, match=f"{setting}.* must be a whole number from"):
         EngineOptions(**{setting: value})
+
+
+def test_prompt_chunks_halve_until_a_submit_is_short_but_not_on_software_adapters():
+    policy, sizes = policy_for(GPU, EngineOptions()), [32, 128, 512]
+    assert policy.measured_chunk(512, 60.0).chunk(sizes, 5000) == 512
+    policy = policy.measured_chunk(512, 400.0)
+    assert policy.chunk(sizes, 5000) == 128
+    policy = policy.measured_chunk(128, 150.0)
+    assert policy.chunk(sizes, 5000) == 32
+    assert policy.measured_chunk(32, 5000.0).chunk(sizes, 5000) == 32
+    slow = policy_for(SOFTWARE, EngineOptions())
+    assert slow.measured_chunk(64, 9000.0) == slow

@@ -180,6 +180,16 @@ class Engine:
         """Keys of all prompt tokens but the last, lane by lane, what a slot already holds left out; two chunks in flight."""
         started, self.timings = perf_counter(), Timings()
         pending: deque = deque()
+        idle = started
+
+        async def arrive() -> None:
+            nonlocal idle
+            rows, submitted, ticket = pending.popleft()
+            await ticket.result()
+            now = perf_counter()
+            self.policy = self.policy.measured_chunk(rows, (now - max(idle, submitted)) * 1e3)
+            idle = now
+
         rows_of = sorted(int(n.rpartition("-")[2]) for n in self.planset.plans if n.startswith("prefill-"))
         try:
             for slot, request in enumerate(requests):
@@ -192,20 +202,21 @@ class Engine:
                     chunk = ids[done: done + rows]
                     name = f"prefill-{rows}"
                     self.device.write(self.buffers.steps[self.planset.step_of[name]], 0, prefill_rows(chunk, done, slot, rows))
-                    pending.append(self.device.run(await self._program(name)))
+                    program = await self._program(name)
+                    pending.append((rows, perf_counter(), self.device.run(program)))
                     done += len(chunk)
                     self.timings.prefill_tokens += len(chunk)
                     self.kv.append(slot, chunk)
                     if len(pending) > 1:
-                        await pending.popleft().result()
+                        await arrive()
             while pending:
-                await pending.popleft().result()
+                await arrive()
             self.timings.prefill_ms = (perf_counter() - started) * 1e3
         except BaseException:
             for slot in range(len(requests)):
                 self.kv.rewind(slot, 0)
             while pending:
-                await pending.popleft().result()
+                await pending.popleft()[-1].result()
             raise
 
     async def _decode(self, requests: Sequence[Request], cancel: Cancel, started: float) -> AsyncIterator[TokenEvent]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import BadCheckpoint, ModelNotSupported
 from ..runtime.device import Device
+from ..runtime.probe import probe_submits
 from ..runtime.executor import ModelBuffers, weight_specs
 from ..text.gguf_tokenizer import spec_from_gguf
 from ..text.tokenizer import TokenizerSpec, make_tokenizer, spec_from_files
@@ -94,6 +95,8 @@ async def load_engine(device: Device, source: Source, options: EngineOptions = E
     spec = spec.light()
     cancel.check()
     progress(LoadProgress("plan", 0, 1))
+    if device.info.trust == "probe":
+        await probe_submits(device)
     trust = Trust(device, model, options, is_tested)
     planset = trust.plans()
     planset = await trust.tested(planset, first_plans(planset), lambda done, total: progress(LoadProgress("selftest", done, total)))

@@ -10,24 +10,33 @@ from .options import EngineOptions
 
 FLIGHT_MS = 8.0  # work kept in flight hides a page's 3.3 ms readback
 MAX_IN_FLIGHT = 8
+MAX_SUBMIT_MS = 100.0  # Windows resets a GPU whose submit runs for 2 s; a page that waits for one cannot be stopped either
 
 
 @dataclass(frozen=True)
 class SubmitPolicy:
     """in_flight: decode steps submitted before the first is read; most_rows: prompt rows in one submit.
 
-    is_fixed: the caller chose in_flight; step_ms: smoothed measured time of a step.
+    is_fixed: the caller chose in_flight; is_watched: a submit of prompt rows must stay under MAX_SUBMIT_MS (GPUs; a software
+    adapter has no watchdog); step_ms: smoothed measured time of a step.
     """
 
     in_flight: int
     is_fixed: bool
     most_rows: int
+    is_watched: bool = True
     step_ms: float = 0.0
 
     def chunk(self, rows_of: list[int], left: int) -> int:
         """Rows of the prefill plan to take for `left` tokens: the smallest that holds them, or the largest allowed."""
         allowed = [r for r in rows_of if r <= self.most_rows] or rows_of[:1]
         return next((r for r in allowed if r >= left), allowed[-1])
+
+    def measured_chunk(self, rows: int, ms: float) -> "SubmitPolicy":
+        """The policy after a submit of `rows` prompt rows took ms: half of them where that was too long."""
+        if not self.is_watched or ms <= MAX_SUBMIT_MS:
+            return self
+        return replace(self, most_rows=max(1, min(self.most_rows, rows // 2)))
 
     def measured(self, step_ms: float) -> "SubmitPolicy":
         """The policy after a step took step_ms (wall clock, in the pipeline)."""
@@ -40,4 +49,4 @@ class SubmitPolicy:
 def policy_for(info: DeviceInfo, options: EngineOptions) -> SubmitPolicy:
     """Where a device starts: software adapters one step at a time, GPUs with four in flight."""
     start = options.in_flight or (1 if info.is_software else 4)
-    return SubmitPolicy(start, options.in_flight > 0, 64 if info.is_software else 512)
+    return SubmitPolicy(start, options.in_flight > 0, 64 if info.is_software else 512, not info.is_software)
