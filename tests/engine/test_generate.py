@@ -330,3 +330,14 @@ def test_text_streams_and_an_abort_keeps_what_was_made(load):
     cut = asyncio.run(go(3))[-1]
     assert cut.finish_reason == "abort"
     assert 3 <= len(cut.ids) < 10 and whole.ids[: len(cut.ids)] == cut.ids and whole.text.startswith(cut.text.rstrip("\ufffd"))
+
+
+@pytest.mark.parametrize("bad", [264, 10**12, -1])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_forced_id_outside_the_vocabulary_is_refused_before_anything_runs(load, bad, place):
+    engine = load()
+    ids = [5, 6]
+    ids[place] = bad
+    with pytest.raises(BadRequest, match=f"forced id {bad} is outside the vocabulary of 264"):
+        asyncio.run(force_ids(engine, PROMPT, ids))
+    assert len(asyncio.run(force_ids(engine, PROMPT, [5, 263]))) == 2

@@ -302,6 +302,9 @@ class Engine:
         cancel = cancel or Cancel()
         request = Request(tuple(prompt_ids), SamplingOptions(), (), len(ids))
         self.check(request)
+        bad = [i for i in ids if not 0 <= i < self.model.config.vocab]
+        if bad:
+            raise BadRequest(f"forced id {bad[0]} is outside the vocabulary of {self.model.config.vocab}")
         if len(prompt_ids) + len(ids) - 1 > self.options.context:
             raise ContextExceeded(f"{len(prompt_ids)} prompt and {len(ids)} forced tokens; the context holds {self.options.context}")
         with self._alone():
