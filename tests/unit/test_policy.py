@@ -17,12 +17,19 @@ def after(policy: SubmitPolicy, *times: float) -> SubmitPolicy:
 
 
 def test_a_gpu_starts_with_steps_in_flight_and_a_software_adapter_with_one():
-    assert (policy_for(GPU, EngineOptions()).in_flight, policy_for(SOFTWARE, EngineOptions()).in_flight) == (4, 1)
+    gpu, software = policy_for(GPU, EngineOptions()), policy_for(SOFTWARE, EngineOptions())
+    assert (gpu.in_flight, software.in_flight, gpu.window, software.window) == (4, 1, 1, 1)
 
 
-@pytest.mark.parametrize("step_ms, depth", [(0.5, MAX_IN_FLIGHT), (1.5, 6), (FLIGHT_MS, 1), (400.0, 1), (0.0, MAX_IN_FLIGHT)])
+@pytest.mark.parametrize("step_ms, depth", [(0.5, 5), (0.9, 4), (1.5, 4), (2.5, 4), (FLIGHT_MS, 1), (400.0, 1), (0.0, MAX_IN_FLIGHT)])
 def test_depth_follows_the_measured_step(step_ms, depth):
     assert after(policy_for(GPU, EngineOptions()), *[step_ms] * 40).in_flight == depth
+
+
+@pytest.mark.parametrize("step_ms, window", [(0.0, 4), (0.9, 4), (1.5, 2), (2.5, 1), (400.0, 1)])
+def test_short_steps_share_a_submit(step_ms, window):
+    assert after(policy_for(GPU, EngineOptions()), *[step_ms] * 40).window == window
+    assert after(policy_for(GPU, EngineOptions(window=3)), *[step_ms] * 40).window == 3
 
 
 def test_one_slow_step_does_not_empty_the_pipeline():
@@ -54,7 +61,7 @@ def test_prefill_plans_have_the_rows_of_the_device_cut_to_the_context(info, opti
     assert chunk_rows(info, options, context) == rows
 
 
-@pytest.mark.parametrize("setting, value", [("slots", 0), ("slots", 5), ("context", 0), ("window", 0), ("in_flight", -1), ("chunk_rows", (0,)),
+@pytest.mark.parametrize("setting, value", [("slots", 0), ("slots", 5), ("context", 0), ("window", -1), ("in_flight", -1), ("chunk_rows", (0,)),
                                             ("chunk_rows", (64, 4096)), ("context", 1.5), ("slots", True)])
 def test_engine_options_out_of_range_are_refused_by_name(setting, value):
     with pytest.raises(BadRequest, match=f"{setting}.* must be a whole number from"):

@@ -157,7 +157,7 @@ def _decode_figures(engine: Any, asked: Bench, result: Result, watch: Stopwatch,
     steps, seconds = len(arrivals) - 1, float(arrivals[-1] - arrivals[0]) if len(arrivals) > 1 else 0.0
     figures = {
         "tokens": len(arrivals), "ms": seconds * 1e3, "tok_s": steps / seconds if seconds else None, "context": asked.context, "ttft_ms": result.ttft_ms,
-        "in_flight": engine.policy.in_flight, "window": engine.options.window, "dispatches_per_token": result.dispatches_per_token,
+        "in_flight": engine.policy.in_flight, "window": engine.policy.window, "dispatches_per_token": result.dispatches_per_token,
     }
     if steps > 0:
         python_s = max(0.0, seconds - watch.submit_s - watch.wait_s)

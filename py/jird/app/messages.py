@@ -47,7 +47,7 @@ class Load:
     parts: tuple[str, ...] = ()
     context: int = CONTEXT
     in_flight: int = 0
-    window: int = 1
+    window: int = 0
 
     def __post_init__(self):
         if bool(self.url) == (self.file is not None):
@@ -56,7 +56,7 @@ class Load:
             _text(name, getattr(self, name))
         _whole("context", self.context, 16, 1 << 20)
         _whole("in_flight", self.in_flight, 0, 16)
-        _whole("window", self.window, 1, 16)
+        _whole("window", self.window, 0, 16)
         _whole("bytes", self.bytes, 0, 1 << 53)
         if not isinstance(self.files, Mapping):
             raise BadRequest(f"files must map file names to sizes, got {shown(self.files)}")

@@ -231,15 +231,18 @@ class Engine:
         fed = [r.prompt_ids[-1] for r in requests]
         pending: deque = deque()
         submitted, begun = 0, perf_counter()
-        window, last = self.options.window, begun
+        last = begun
         try:
             while alive:
                 cancel.check()
                 while len(pending) < self.policy.in_flight and submitted < max(budget[i] for i in alive):
+                    window = self.policy.window
                     keys = min(longest + submitted + window - 1, self.options.context)
-                    pending.append(self.device.run(await self._program(decode_plan(lanes, keys, is_sampled), window)))
+                    program = await self._program(decode_plan(lanes, keys, is_sampled), window)
+                    pending.append((window, self.device.run(program)))
                     submitted += window
-                raw = await pending.popleft().result()
+                window, ticket = pending.popleft()
+                raw = await ticket.result()
                 now = perf_counter()
                 self.policy = self.policy.measured((now - last) * 1e3 / window)
                 last = now
@@ -261,7 +264,7 @@ class Engine:
                         yield event
         finally:
             while pending:
-                await pending.popleft().result()
+                await pending.popleft()[-1].result()
 
     def _event(self, lane: int, out: np.void, made: int, budget: int, ms: float) -> TokenEvent:
         flags, token = int(out["flags"]), int(out["token"])

@@ -15,8 +15,8 @@ class EngineOptions:
     """context: keys a slot holds (cut to the model's own); slots: lanes of generate_batch (1 to MAX_LANES).
 
     chunk_rows   prompt rows a prefill step can have, smallest first; empty = by the device's kind
-    in_flight    decode steps submitted before the first is read; 0 = from measured step times
-    window       decode steps in one submit
+    in_flight    submits of decode steps that wait for their results; 0 = from measured step times
+    window       decode steps in one submit; 0 = from measured step times
     passes       fusion passes to run; None = all
     Raises: BadRequest naming setting, value and range
     """
@@ -25,13 +25,13 @@ class EngineOptions:
     slots: int = 1
     chunk_rows: tuple[int, ...] = ()
     in_flight: int = 0
-    window: int = 1
+    window: int = 0
     passes: frozenset[str] | None = None
 
     def __post_init__(self):
         rows = [(f"chunk_rows[{i}]", r, 1, MAX_ROWS) for i, r in enumerate(self.chunk_rows)]
         for name, value, low, high in (("context", self.context, 1, 1 << 24), ("slots", self.slots, 1, MAX_LANES), ("in_flight", self.in_flight, 0, 64),
-                                       ("window", self.window, 1, 256), *rows):
+                                       ("window", self.window, 0, 256), *rows):
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 raise BadRequest(f"{name} is {value!r}; it must be a whole number from {low} to {high}")
 
