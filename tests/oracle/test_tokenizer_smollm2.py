@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from jird.engine.join import content_ids, joined
 from jird.text.chat import encode_chat, render
 from jird.text.detokenize import Detokenizer
 from jird.text.gguf_tokenizer import spec_from_gguf
@@ -43,3 +44,22 @@ def test_a_literal_in_a_message_changes_no_other_id(smollm2):
     ids, recorded = encode_chat(tokenizer, spec, messages), CASES[0]["prompt_ids"]
     assert ids[-15:] == recorded[-15:] and ids.count(2) == 2
     assert tokenizer.decode(ids, skip_special=False) == render(spec, messages)
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["as encoded", "one id a character"])
+@pytest.mark.parametrize("start", ["", "\n"], ids=["plain", "begins with what merges into the header"])
+def test_a_turn_begins_with_all_ids_before_it(smollm2, split, start):
+    """Also where the answer's ids are not those of its text, or its first character would merge with the header's last."""
+    tokenizer, spec = smollm2
+    messages, known, answers = [], [], []
+    for case in CASES:
+        messages.append(case["messages"][-1])
+        rendered = encode_chat(tokenizer, spec, messages)
+        prompt = joined(tokenizer, rendered, answers)
+        assert prompt[: len(known)] == known
+        assert tokenizer.decode(prompt, skip_special=False) == render(spec, messages)
+        text = start + case["text"]
+        made = [i for c in text for i in tokenizer.encode(c, special=False)] if split else tokenizer.encode(start, special=False) + tokenizer.encode(case["text"], special=False)
+        known = [*prompt, *made, *spec.stop_ids]
+        answers.append((rendered, content_ids(tokenizer, spec, [*made, *spec.stop_ids], text)))
+        messages.append({"role": "assistant", "content": text})

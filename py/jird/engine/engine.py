@@ -27,12 +27,16 @@ NEVER = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Request:
-    """One lane's work: prompt ids, sampling, ids that end it, and how many new ids it may make."""
+    """One lane's work: prompt ids, sampling, ids that end it, and how many new ids it may make.
+
+    draw: number of the first draw; an answer that goes on after n ids begins at n, so that its seed gives what it would have given
+    """
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingOptions
     stop_ids: tuple[int, ...]
     max_new: int
+    draw: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,8 @@ class Engine:
             raise BadRequest(f"token id {bad[0]} is outside the vocabulary of {vocab}")
         if request.max_new < 1:
             raise BadRequest(f"max_new is {request.max_new}; at least 1 new token must be allowed")
+        if not 0 <= request.draw < 1 << 31:
+            raise BadRequest(f"draw is {request.draw}; it must be from 0 to {(1 << 31) - 1}")
         record(request.sampling, request.stop_ids, self.spec.vocab_size, vocab)
 
     # ---- the loop
@@ -288,7 +294,7 @@ class Engine:
             rows[slot]["flags"] = MASKED
         for slot, r in enumerate(requests):
             n = len(r.prompt_ids)
-            rows[slot] = (r.prompt_ids[-1], n - 1, n, slot, 0, 0, 0, min(n + r.max_new, self.options.context + 1))
+            rows[slot] = (r.prompt_ids[-1], n - 1, n, slot, 0, 0, r.draw, min(n + r.max_new, self.options.context + 1))
             prepared = record(r.sampling, r.stop_ids, self.spec.vocab_size, self.model.config.vocab)
             records[slot] = prepared.record
             if "mask" in self.buffers.states and not r.sampling.is_plain_greedy:
