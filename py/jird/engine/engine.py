@@ -242,7 +242,7 @@ class Engine:
             while alive:
                 cancel.check()
                 while len(pending) < self.policy.in_flight and submitted < max(budget[i] for i in alive):
-                    window = self.policy.window
+                    window = self.policy.window if submitted or self.policy.has_fixed_window else 1  # the first token waits for no other
                     keys = min(longest + submitted + window - 1, self.options.context)
                     program = await self._program(decode_plan(lanes, keys, is_sampled), window)
                     pending.append((window, self.device.run(program)))

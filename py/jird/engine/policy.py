@@ -9,7 +9,7 @@ from ..runtime.device import DeviceInfo
 from .options import EngineOptions
 
 FLIGHT_MS = 8.0  # work kept in flight hides a page's 3.3 ms readback
-WINDOW_MS, MAX_WINDOW = 4.0, 4  # steps this short share a submit: each costs the browser about 0.2 ms (H200: 1,163 tok/s by 4, 865 to 1,000 by 1)
+SHORT_MS, WINDOW = 2.5, 4  # steps this short share a submit: each costs the browser about 0.2 ms (H200: 1,163 tok/s by 4, 950 by 2, 865 to 1,000 by 1)
 MAX_IN_FLIGHT = 8
 MAX_SUBMIT_MS = 100.0  # Windows resets a GPU whose submit runs for 2 s; a page that waits for one cannot be stopped either
 
@@ -45,7 +45,7 @@ class SubmitPolicy:
         """The policy after a step took step_ms (wall clock, in the pipeline)."""
         smooth = step_ms if not self.step_ms else 0.8 * self.step_ms + 0.2 * step_ms
         step_ms = max(smooth, 1e-3)
-        window = self.window if self.has_fixed_window else 1 << max(0, min(MAX_WINDOW, int(WINDOW_MS / step_ms)).bit_length() - 1)
+        window = self.window if self.has_fixed_window else WINDOW if step_ms <= SHORT_MS else 1
         in_flight = self.in_flight if self.is_fixed else max(1, min(MAX_IN_FLIGHT, ceil(FLIGHT_MS / (step_ms * window)) + (window > 1)))
         return replace(self, step_ms=smooth, window=window, in_flight=in_flight)
 
