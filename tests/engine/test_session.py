@@ -156,6 +156,21 @@ def test_drop_oldest_says_which_turns_and_keeps_the_system_message(load):
         answer_to(session, "?" * 200)
 
 
+def test_a_conversation_restored_into_a_smaller_context_loses_the_fewest_turns(load):
+    session = Session(load(), on_full="drop_oldest", reserve=8)
+    plain = GenerateOptions(max_new=8, sampling=SamplingOptions(allowed=frozenset(b"xyz")))  # answers that encode to the ids they have
+    for n in range(7):
+        answer_to(session, f"{n}" * 9, plain)
+    for context in (512, 200, 120, 64):
+        small = Session.restore(load(context=context), session.journal())
+        dropped = small.prepare("Where were we?", GREEDY).dropped
+        assert dropped == tuple(range(len(dropped)))
+        sizes = [len(template_ids(small, said(small, "Where were we?")[2 * n :])) for n in range(8)]
+        assert len(dropped) == next(n for n, size in enumerate(sizes) if size + 8 <= context + 1)
+        assert answer_to(small, "Where were we?").dropped == dropped
+    assert len(dropped) == 7
+
+
 class LosesTheDevice(NumpyDevice):
     """Gone after `steps` submitted programs more."""
 

@@ -8,8 +8,10 @@ whoever shares a prefix with what it holds, and nothing is wrong otherwise.
 from __future__ import annotations
 
 import datetime
+from bisect import bisect_left
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, AsyncIterator, Mapping, Sequence
 
 from ..errors import BadRequest, ContextExceeded, shown
@@ -190,16 +192,24 @@ class Session:
         context = self.engine.options.context
         reserve = max(1, min(options.max_new, self.reserve, context // 4))
         gone = set(path[-1].dropped) if path else set()
-        while True:
-            kept = [t for t in path if t.id not in gone]
-            ids, rendered = self._joined(kept, messages)
-            room = context - len(ids) + 1
-            if room >= reserve:
-                return Prepared(tuple(ids), tuple(t.id for t in path if t.id in gone), room), rendered
-            if self.on_full == "stop" or not kept:
-                what = f"the conversation has {len(ids)} tokens" if kept else f"the question has {len(ids)} tokens"
-                raise ContextExceeded(f"{what} and the answer needs {reserve}; the context holds {context}")
-            gone.add(kept[0].id)
+        kept = [t for t in path if t.id not in gone]
+
+        @cache
+        def without(count: int) -> tuple[list[int], list[int]]:
+            return self._joined(kept[count:], messages)
+
+        def fits(count: int) -> bool:
+            return context - len(without(count)[0]) + 1 >= reserve
+
+        count = 0
+        if not fits(0) and self.on_full == "drop_oldest":
+            count = bisect_left(range(len(kept)), True, lo=min(1, len(kept)), key=fits)
+        ids, rendered = without(count)
+        if not fits(count):
+            what = "conversation" if kept[count:] else "question"
+            raise ContextExceeded(f"the {what} has {len(ids)} tokens and the answer needs {reserve}; the context holds {context}")
+        gone |= {t.id for t in kept[:count]}
+        return Prepared(tuple(ids), tuple(t.id for t in path if t.id in gone), context - len(ids) + 1), rendered
 
     def _joined(self, kept: Sequence[Turn], messages: Sequence[dict]) -> tuple[list[int], list[int]]:
         """(prompt ids with the answers' own ids, the template's ids)."""
