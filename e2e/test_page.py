@@ -187,3 +187,14 @@ def test_a_file_of_the_persons_own_can_be_opened(chat, tiny_chat):
     chat.ready()
     chat.say("hello")
     chat.wait(chat.answer, "an answer")
+
+
+def test_a_second_visit_tests_no_kernel_again(open_page):
+    opened = open_page(TINY).ready()
+    assert opened.call("info")["value"]["selftest_ms"] > 0
+    opened.page.reload()
+    opened.ready()
+    assert opened.call("info")["value"]["selftest_ms"] == 0
+    opened.say("hello")
+    opened.answered()
+    opened.page.context.close()

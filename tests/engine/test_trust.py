@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -60,3 +61,21 @@ def test_the_sampled_tail_is_tested_when_it_is_first_used(load):
     run(engine, [request(PROMPT, temperature=1.0)])
     added = {path for path, *_ in engine.trust.passed} - before
     assert "sample/advance_sampled" in added and "sample/penalize" in added
+
+
+def test_texts_that_passed_in_an_earlier_visit_are_not_tested_again(tmp_path):
+    from jird.engine.load import load_engine
+    from jird.weights.source import FileSource
+    from tests.tiny import Tiny
+    path, known = Tiny().write(tmp_path / "m.gguf"), set()
+
+    def visit(faults=frozenset()):
+        return asyncio.run(load_engine(FaultyDevice(set(faults)), FileSource(path), known=known)).trust
+
+    first = visit()
+    assert first.passed and known
+    held = set(known)
+    assert visit().passed == set() and known == held
+    known.clear()
+    visit({("int4/matvec_norm", "subgroup")})
+    assert held - known, "a text that failed is not remembered"

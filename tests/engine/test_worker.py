@@ -23,6 +23,13 @@ class FileHost:
         self.events: list = []
         self.opened = 0
         self.fault: Exception | None = None
+        self.memory: dict[str, str] = {}
+
+    async def recall(self, key):
+        return self.memory.get(key, "")
+
+    async def remember(self, key, text):
+        self.memory[key] = text
 
     def post(self, event):
         self.events.append(event)

@@ -56,7 +56,7 @@ def test_a_software_adapter_takes_no_chunk_past_its_bound_unless_there_is_no_oth
 
 
 @pytest.mark.parametrize("info, options, context, rows", [
-    (GPU, EngineOptions(), 2048, (32, 128, 512)), (SOFTWARE, EngineOptions(), 2048, (16, 64)), (GPU, EngineOptions(), 100, (32, 100)),
+    (GPU, EngineOptions(), 2048, (32, 128, 512)), (SOFTWARE, EngineOptions(), 2048, (16, 32, 64)), (GPU, EngineOptions(), 100, (32, 100)),
     (GPU, EngineOptions(chunk_rows=(64, 8, 64)), 2048, (8, 64))])
 def test_prefill_plans_have_the_rows_of_the_device_cut_to_the_context(info, options, context, rows):
     assert chunk_rows(info, options, context) == rows
@@ -79,3 +79,8 @@ def test_prompt_chunks_halve_until_a_submit_is_short_but_not_on_software_adapter
     assert policy.measured_chunk(32, 5000.0).chunk(sizes, 5000) == 32
     slow = policy_for(SOFTWARE, EngineOptions())
     assert slow.measured_chunk(64, 9000.0) == slow
+
+
+@pytest.mark.parametrize("left, rows", [(1, 16), (16, 16), (17, 16), (25, 32), (36, 32), (48, 64), (47, 32), (64, 64), (100, 64)])
+def test_a_software_adapter_masks_few_rows(left, rows):
+    assert policy_for(SOFTWARE, EngineOptions()).chunk([16, 32, 64], left) == rows

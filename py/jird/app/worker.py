@@ -26,6 +26,7 @@ from .messages import Abort, Bench, Generate, Init, Load, Progress, Request
 
 PROGRESS_S = 0.05
 BREATH_S = 0.05
+MEMORY = "jird-memory"  # the CacheStorage of small texts
 MODEL_SUFFIXES = (".gguf", ".safetensors")
 BUSY = {
     "load": "A model is being loaded.",
@@ -52,6 +53,12 @@ class Host(Protocol):
     async def open_model(self, load: Load, store: str, cancel: Cancel) -> tuple[Source, Sidecar | None]:
         """The checkpoint's bytes (to be closed), and what stands beside them. Raises: FetchFailed, BadCheckpoint, Aborted."""
 
+    async def recall(self, key: str) -> str:
+        """What was last remembered under `key` for this browser version; "" when nothing was, or it cannot be had."""
+
+    async def remember(self, key: str, text: str) -> None:
+        """Keep `text` for later visits; a store that refuses is no error."""
+
 
 class Worker:
     """The page's engine: one device, one model, one long request at a time."""
@@ -63,6 +70,8 @@ class Worker:
         self._engine: Any = None
         self._loaded: dict[str, Any] = {}
         self._running: tuple[Request, Cancel] | None = None
+        self._known: set[str] = set()
+        self._kept = 0
         self._tasks: set[asyncio.Task] = set()
 
     def receive(self, message: Any) -> None:
@@ -146,13 +155,26 @@ class Worker:
         source, sidecar = await self._host.open_model(load, self._init.store, cancel)
         options = EngineOptions(context=load.context, in_flight=load.in_flight, window=load.window)
         try:
-            self._engine = await load_engine(self._device, source, options, progress.load, cancel, sidecar)
+            await self._recall_trust()
+            self._engine = await load_engine(self._device, source, options, progress.load, cancel, sidecar, known=self._known)
         finally:
             source.close()
+        await self._remember_trust()
         notice = getattr(source, "notice", "")
         ms = (perf_counter() - began) * 1e3
         self._loaded = {"name": load.name, "title": load.title or load.name, "load_ms": ms, "bytes_loaded": source.size, "notice": notice}
         return self._info()
+
+    async def _recall_trust(self) -> None:
+        """Kernels that passed the self-test on this adapter and browser in an earlier visit are not tested again."""
+        if not self._known:
+            held = (await self._host.recall(f"selftest/{self._device.info.name}")).split()
+            self._known, self._kept = set(held), len(held)
+
+    async def _remember_trust(self) -> None:
+        if len(self._known) > self._kept:
+            self._kept = len(self._known)
+            await self._host.remember(f"selftest/{self._device.info.name}", " ".join(sorted(self._known)))
 
     def _info(self) -> dict:
         """Adapter and model; {"loaded": False} with neither."""
@@ -299,8 +321,11 @@ class BrowserHost:
 
     def __init__(self):
         import js
+        from pyodide.ffi import JsException
 
-        self._js = js
+        from ..runtime.device_web import is_null
+
+        self._js, self._refused, self._is_null = js, JsException, is_null
         self._post, self._array, self._parse = js.postMessage, js.Array.of, js.JSON.parse
 
     def post(self, event: dict) -> None:
@@ -327,6 +352,23 @@ class BrowserHost:
         sidecar = None if weights[0].endswith(".gguf") else await self._sidecar(load)
         cancel.check()
         return await open_url(load.url + weights[0], nbytes=load.files[weights[0]], store=store), sidecar
+
+    async def recall(self, key: str) -> str:
+        try:
+            found = await (await self._js.caches.open(MEMORY)).match(self._place(key))
+            return "" if self._is_null(found) else str(await found.text())
+        except self._refused:
+            return ""
+
+    async def remember(self, key: str, text: str) -> None:
+        try:
+            await (await self._js.caches.open(MEMORY)).put(self._place(key), self._js.Response.new(text))
+        except self._refused:
+            pass  # storage refused or full: the next visit tests again
+
+    def _place(self, key: str) -> str:
+        """An address of this browser version's own for `key`; nothing is ever fetched from it."""
+        return f"./memory/{self._js.encodeURIComponent(key)}?browser={self._js.encodeURIComponent(self._js.navigator.userAgent)}"
 
     async def _sidecar(self, load: Load) -> Sidecar:
         """config.json and the tokenizer's files of a checkpoint folder."""

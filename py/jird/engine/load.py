@@ -78,10 +78,10 @@ async def read_checkpoint(source: Source) -> Checkpoint:
 
 
 async def load_engine(device: Device, source: Source, options: EngineOptions = EngineOptions(), progress: Progress = lambda p: None,
-                      cancel: Cancel | None = None, sidecar: Sidecar | None = None, is_tested: bool = False) -> Engine:
+                      cancel: Cancel | None = None, sidecar: Sidecar | None = None, is_tested: bool = False, known: set[str] | None = None) -> Engine:
     """Loads a model onto a device and returns what generates from it.
 
-    is_tested: the caller knows that this device passed the self-test of these kernels (same adapter, browser and version)
+    is_tested: no self-test; known: texts that passed it on this adapter and browser before (Trust.known), added to as more pass
     Raises: BadCheckpoint, ModelNotSupported, KernelFailed, OutOfMemory, Aborted, FetchFailed; nothing is left on the device.
     """
     cancel = cancel or Cancel()
@@ -97,7 +97,7 @@ async def load_engine(device: Device, source: Source, options: EngineOptions = E
     progress(LoadProgress("plan", 0, 1))
     if device.info.trust == "probe":
         await probe_submits(device)
-    trust = Trust(device, model, options, is_tested)
+    trust = Trust(device, model, options, is_tested, set() if known is None else known)
     planset = trust.plans()
     planset = await trust.tested(planset, first_plans(planset), lambda done, total: progress(LoadProgress("selftest", done, total)))
     cancel.check()

@@ -93,7 +93,7 @@ class PlanSet:
 
 def chunk_rows(info: DeviceInfo, options: EngineOptions, context: int) -> tuple[int, ...]:
     """Rows of the prefill plans, smallest first: enough sizes that few rows are wasted, not so many that plans cost more."""
-    rows = options.chunk_rows or ((16, 64) if info.is_software else (32, 128, 512))
+    rows = options.chunk_rows or ((16, 32, 64) if info.is_software else (32, 128, 512))
     return tuple(sorted({min(r, max(context, 8)) for r in rows}))
 
 

@@ -31,9 +31,14 @@ class SubmitPolicy:
     step_ms: float = 0.0
 
     def chunk(self, rows_of: list[int], left: int) -> int:
-        """Rows of the prefill plan to take for `left` tokens: the smallest that holds them, or the largest allowed."""
+        """Rows of the prefill plan to take for `left` tokens: the smallest that holds them, or the largest allowed.
+
+        A software adapter pays for every masked row: it takes a smaller full one where a quarter of the rows would be masked.
+        """
         allowed = [r for r in rows_of if r <= self.most_rows] or rows_of[:1]
-        return next((r for r in allowed if r >= left), allowed[-1])
+        rows = next((r for r in allowed if r >= left), allowed[-1])
+        full = [r for r in allowed if r <= left]
+        return full[-1] if full and not self.is_watched and 4 * (rows - left) > rows else rows
 
     def measured_chunk(self, rows: int, ms: float) -> "SubmitPolicy":
         """The policy after a submit of `rows` prompt rows took ms: half of them where that was too long."""
