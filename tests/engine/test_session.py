@@ -198,7 +198,7 @@ def test_after_a_lost_device_the_answer_goes_on_as_if_undisturbed(load, options,
     whole = answer_to(clean, "Tell me more", options).result
 
     device = LosesTheDevice()
-    session = Session(load(device=device), started=STARTED)
+    session = Session(load(device=device, window=1), started=STARTED)  # a submit a step, however fast the machine
     answer_to(session, "Hello")
     device.steps = steps
     with pytest.raises(DeviceLost):
