@@ -3,16 +3,14 @@
 import asyncio
 import json
 
+import gguf
 import numpy as np
-import pytest
+import safetensors.numpy as safetensors_numpy
+import tokenizers
 from jird.weights.gguf import read_gguf
 from jird.weights.source import FileSource
 
 from tools import checkpoint as maker
-
-gguf = pytest.importorskip("gguf")
-safetensors_numpy = pytest.importorskip("safetensors.numpy")
-tokenizers = pytest.importorskip("tokenizers")
 
 
 def test_gguf_and_safetensors_hold_equal_weights(tiny_chat):

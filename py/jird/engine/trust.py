@@ -27,7 +27,7 @@ Report = Callable[[int, int], None]
 class Trust:
     """passed: (kernel, variant, constants) that agree with their reference; failed: (kernel, variant) that do not.
 
-    is_given: nothing is tested (the numpy device is the reference)
+    is_given: nothing is tested; the numpy device never is, it is the reference
     known: digests of shader texts that passed on this very adapter and browser before; what passes is added, for the caller to keep
     """
 
